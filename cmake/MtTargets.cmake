@@ -1,6 +1,7 @@
-# mt_library(NAME SRCS ... DEPS ... [PRIVATE_DEPS ...])   one folder, one target: meshtrain::NAME
+# mt_library(NAME SRCS ... [APART ...] DEPS ... [PRIVATE_DEPS ...])   one folder, one target: meshtrain::NAME
 # mt_binary(NAME SRCS ... DEPS ...)
-# mt_test(NAME SRCS ... DEPS ... [LABELS ...] [TIMEOUT seconds])
+# mt_test(NAME SRCS ... [APART ...] DEPS ... [LABELS ...] [TIMEOUT seconds])
+# APART: sources that have file-local names which another source of the target has too (see MT_UNITY).
 # mt_computes(TEST...)   tests that compute throughout; the others mostly wait
 # Includes are from the repository root. Libraries of runtime/, and programs but for the examples, are installed:
 # mt_install(TARGET EXPORT_NAME)   a library that a program outside may link as meshtrain::EXPORT_NAME
@@ -11,6 +12,9 @@ target_include_directories(mt_options INTERFACE
 target_compile_features(mt_options INTERFACE cxx_std_20)
 # -Wrestrict of g++ 12 warns of std::string's own operator+ when optimising (GCC bug 105651).
 set(mt_warnings -Wall -Wextra -Wno-missing-field-initializers $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+if(MT_UNITY)  # there a source is an included file, and its file-local types are taken for a header's
+  list(APPEND mt_warnings $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
 if(MT_WERROR)
   list(APPEND mt_warnings -Werror)
 endif()
@@ -42,9 +46,43 @@ function(mt_install target export_name)
 endfunction()
 mt_install(mt_options options)
 
+# mt_unite(OUT NAME SOURCE...)   what to compile in place of these sources. With MT_UNITY the compiler reads the headers,
+# and makes their templates, once for eight of them. (CMake's UNITY_BUILD writes absolute paths, by which no compiler
+# cache finds an object again in another checkout.) Sources with COMPILE_OPTIONS of their own, set before, stay alone.
+function(mt_unite out name)
+  set(alone)
+  set(batch)
+  set(index 0)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(path "${source}" ABSOLUTE)
+    get_source_file_property(options "${source}" COMPILE_OPTIONS)
+    if(NOT MT_UNITY OR options OR NOT source MATCHES "\\.cc$" OR NOT EXISTS ${path})
+      list(APPEND alone ${source})
+      continue()
+    endif()
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${path})
+    string(APPEND batch "#include \"${path}\"\n")
+    math(EXPR index "${index} + 1")
+    math(EXPR last "${index} % 8")
+    if(last EQUAL 0)
+      mt_write_unit()
+    endif()
+  endforeach()
+  if(batch)
+    mt_write_unit()
+  endif()
+  set(${out} ${alone} PARENT_SCOPE)
+endfunction()
+macro(mt_write_unit)
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/units/${name}_${index}.cc CONTENT "${batch}" @ONLY)
+  list(APPEND alone ${CMAKE_CURRENT_BINARY_DIR}/units/${name}_${index}.cc)
+  set(batch)
+endmacro()
+
 function(mt_library name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
-  add_library(mt_${name} STATIC ${ARG_SRCS})
+  cmake_parse_arguments(ARG "" "" "SRCS;APART;DEPS;PRIVATE_DEPS" ${ARGN})
+  mt_unite(sources ${name} ${ARG_SRCS})
+  add_library(mt_${name} STATIC ${sources} ${ARG_APART})
   add_library(meshtrain::${name} ALIAS mt_${name})
   target_link_libraries(mt_${name} PUBLIC mt_options ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/runtime")
@@ -68,7 +106,7 @@ function(mt_computes)
 endfunction()
 
 function(mt_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;APART;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
@@ -78,7 +116,8 @@ function(mt_test name)
   if(MT_SANITIZE)  # up to ten times as slow
     math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")
   endif()
-  add_executable(${name} ${ARG_SRCS})
+  mt_unite(sources ${name} ${ARG_SRCS})
+  add_executable(${name} ${sources} ${ARG_APART})
   target_link_libraries(${name} PRIVATE mt_options ${mt_program_objects} ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE MT_TESTDATA="${PROJECT_SOURCE_DIR}/tests/testdata")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

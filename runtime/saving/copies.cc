@@ -10,10 +10,11 @@
 #include <set>
 #include <utility>
 
+#include "runtime/saving/failure.h"
+
 namespace meshtrain::saving {
 namespace {
 
-constexpr Duration kAgreeTimeout = std::chrono::minutes(10);
 constexpr size_t kHashText = 16;  // hexadecimal digits
 // Hashes in one agreement, whose texts are bounded (Membership::Agree).
 constexpr size_t kMostHashes = 32768;

@@ -5,12 +5,18 @@
 // save.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 
 namespace meshtrain::saving {
+
+// How long the processes of a job wait for each other's word on a checkpoint: a slow volume may
+// take its time.
+inline constexpr Duration kAgreeTimeout = std::chrono::minutes(10);
 
 // What checkpoint::AsyncSaver says: a save that was abandoned (kCancelled) is one whose other parts
 // were lost with their process, kUnavailable of kPeers; all else is kOutput.

@@ -10,7 +10,6 @@
 namespace meshtrain::saving {
 namespace {
 
-constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
 constexpr char kNoneLeft[] = "no whole checkpoint is left";
 
 void WarnOfDamage(const std::string& path, const Status& why) {

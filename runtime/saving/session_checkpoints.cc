@@ -22,7 +22,6 @@ namespace meshtrain::saving {
 namespace {
 
 constexpr Duration kMargin = std::chrono::minutes(5);  // beyond what the chief waits for parts
-constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
 
 }  // namespace
 

@@ -33,7 +33,7 @@ constexpr char kPods[] = "/api/v1/namespaces/ml/pods";
 // Later than now, so that every age is 0 s.
 constexpr char kLater[] = "2149-01-01T00:00:00Z";
 
-json Job(const std::string& name, const json& status) {
+json JobJson(const std::string& name, const json& status) {
   return {{"apiVersion", "meshtrain.dev/v1"},
           {"kind", "TrainingJob"},
           {"metadata", {{"name", name}, {"namespace", "ml"}, {"creationTimestamp", kLater}}},
@@ -142,7 +142,7 @@ TEST_F(ClusterVerbsTest, StatusTellsAllThatIsKnownOfAJob) {
                                   {"exitCode", 137},
                                   {"reason", "OOMKilled"},
                                   {"lastLine", "Killed"}}});
-  Answer(Job("mnist", status));
+  Answer(JobJson("mnist", status));
   EXPECT_EQ(Verb({"status", "mnist"}), 0) << err_;
   EXPECT_EQ(out_,
             "Name:         mnist\n"
@@ -168,11 +168,11 @@ TEST_F(ClusterVerbsTest, StatusTellsAllThatIsKnownOfAJob) {
             "IN TROUBLE       EXIT   REASON      LAST LINE\n"
             "mnist-worker-1   137    OOMKilled   Killed\n");
   EXPECT_EQ(Verb({"status", "mnist", "-o", "json"}), 0);
-  EXPECT_EQ(json::parse(out_), Job("mnist", status));
+  EXPECT_EQ(json::parse(out_), JobJson("mnist", status));
 }
 
 TEST_F(ClusterVerbsTest, StatusOfAJobThatNobodyHasSeenToOrThatIsNotThere) {
-  Answer(Job("new", json::object()));
+  Answer(JobJson("new", json::object()));
   EXPECT_EQ(Verb({"status", "new"}), 0);
   EXPECT_THAT(out_, HasSubstr("Phase:       not seen by the operator yet\n"));
   EXPECT_EQ(Verb({"status", "none"}), cluster::kExitNoInput);
@@ -187,7 +187,7 @@ TEST_F(ClusterVerbsTest, ListIsATableOrTheObjects) {
       "NAME    PHASE     READY   STEP   PROGRESS   LOSS   ACCURACY   RESTARTS   AGE\n";
   const std::string row =
       "mnist   Running   2/3     120    30%        0.25   0.875      1          0s\n";
-  json bare = Job("mnist", RunningStatus());  // as items of a list are
+  json bare = JobJson("mnist", RunningStatus());  // as items of a list are
   bare.erase("apiVersion");
   bare.erase("kind");
   Answer("GET " + std::string(kJobs), ListOf({bare}));
@@ -199,7 +199,7 @@ TEST_F(ClusterVerbsTest, ListIsATableOrTheObjects) {
   EXPECT_EQ(Verb({"list", "-o", "name"}), 0);
   EXPECT_EQ(out_, "trainingjob.meshtrain.dev/mnist\n");
   EXPECT_EQ(Verb({"list", "-o", "json"}), 0);
-  EXPECT_EQ(json::parse(out_)["items"], json::array({Job("mnist", RunningStatus())}));
+  EXPECT_EQ(json::parse(out_)["items"], json::array({JobJson("mnist", RunningStatus())}));
   // Of all namespaces, and by labels.
   Answer("GET /apis/meshtrain.dev/v1/trainingjobs labelSelector=team=vision", ListOf({bare}));
   EXPECT_EQ(Verb({"list", "-A", "-l", "team=vision"}), 0) << err_;
@@ -217,8 +217,8 @@ TEST_F(ClusterVerbsTest, AListOfNoneSaysSoBesideTheOutput) {
 
 TEST_F(ClusterVerbsTest, SuspendAndResumeChangeOneFieldOfEachAndGoOnPastAnError) {
   const std::string patch = "PATCH " + std::string(kJobs) + "/mnist";
-  Answer(Job("mnist", RunningStatus()));
-  Answer(Job("done", EndedStatus()));
+  Answer(JobJson("mnist", RunningStatus()));
+  Answer(JobJson("done", EndedStatus()));
   Answer(patch, "{}");
   EXPECT_EQ(Verb({"suspend", "none", "done", "mnist"}), cluster::kExitNoInput) << "of the first";
   EXPECT_EQ(out_, "trainingjob.meshtrain.dev/mnist suspended\n");
@@ -231,7 +231,7 @@ TEST_F(ClusterVerbsTest, SuspendAndResumeChangeOneFieldOfEachAndGoOnPastAnError)
 }
 
 TEST_F(ClusterVerbsTest, ScaleWritesTheSubresource) {
-  Answer(Job("mnist", RunningStatus()));
+  Answer(JobJson("mnist", RunningStatus()));
   Answer("PATCH " + std::string(kJobs) + "/mnist/scale", "{}");
   EXPECT_EQ(Verb({"scale", "mnist", "--workers", "3"}), 0) << err_;
   EXPECT_EQ(out_, "trainingjob.meshtrain.dev/mnist scaled to 3 workers\n");
@@ -251,7 +251,7 @@ TEST_F(ClusterVerbsTest, EventsAreOldestFirstAndOfThePodsWhereAsked) {
                 {"lastTimestamp", "2149-01-01T00:00:0" + time + "Z"}};
   };
   const std::string events = "GET /api/v1/namespaces/ml/events fieldSelector=involvedObject.kind=";
-  Answer(Job("mnist", RunningStatus()));
+  Answer(JobJson("mnist", RunningStatus()));
   Answer(events + "TrainingJob,involvedObject.name=mnist",
          ListOf({event("mnist", "3", 1), event("mnist", "1", 4)}));
   Answer(events + "Pod", ListOf({event("mnist-worker-1", "2", 1), event("mnist-2-worker-0", "2", 1),
@@ -285,7 +285,7 @@ TEST_F(ClusterVerbsTest, LogsAreTheLeadersOrThoseOfARole) {
   const auto log = [](const std::string& pod) {
     return "GET " + std::string(kPods) + "/" + pod + "/log";
   };
-  Answer(Job("mnist", RunningStatus()));
+  Answer(JobJson("mnist", RunningStatus()));
   Answer(pods + ",meshtrain.dev/leader=true", ListOf({Pod("worker", 2)}));
   Answer(pods + ",meshtrain.dev/replica-type=worker",
          ListOf({Pod("worker", 10), Pod("worker", 2)}));
@@ -307,7 +307,7 @@ TEST_F(ClusterVerbsTest, LogsAreTheLeadersOrThoseOfARole) {
 
 TEST_F(ClusterVerbsTest, SubmitCreatesWhatWasWrittenInTheNamespaceThatIsMeant) {
   const std::string file = Write("job.yaml", JobText());
-  const json made = Job("digits", json::object());
+  const json made = JobJson("digits", json::object());
   Answer("POST " + std::string(kJobs), made.dump(), 201);
   EXPECT_EQ(Verb({"submit", "-f", file}), 0) << err_;
   EXPECT_EQ(out_, "trainingjob.meshtrain.dev/digits created\n");
@@ -339,19 +339,20 @@ TEST_F(ClusterVerbsTest, SubmitCreatesWhatWasWrittenInTheNamespaceThatIsMeant) {
 
 TEST_F(ClusterVerbsTest, SubmitThatWaitsEndsAsTheJobDid) {
   const std::string file = Write("job.yaml", JobText());
-  Answer("POST " + std::string(kJobs), Job("digits", json::object()).dump(), 201);
-  Answer(Job("digits", {{"phase", "Failed"},
-                        {"conditions", Condition("Failed", "Permanent", "bad data")},
-                        {"worst", json::array({{{"pod", "digits-worker-0"}, {"exitCode", 65}}})}}));
+  Answer("POST " + std::string(kJobs), JobJson("digits", json::object()).dump(), 201);
+  Answer(JobJson("digits",
+                 {{"phase", "Failed"},
+                  {"conditions", Condition("Failed", "Permanent", "bad data")},
+                  {"worst", json::array({{{"pod", "digits-worker-0"}, {"exitCode", 65}}})}}));
   EXPECT_EQ(Verb({"submit", "-f", file, "--wait"}), 65);
   EXPECT_THAT(err_, HasSubstr("trainingjob.meshtrain.dev/digits Failed: bad data\n"));
-  Answer(Job("digits", EndedStatus()));
+  Answer(JobJson("digits", EndedStatus()));
   EXPECT_EQ(Verb({"submit", "-f", file, "--wait", "-q"}), 0);
   EXPECT_THAT(out_ + err_, IsEmpty());
 }
 
 TEST_F(ClusterVerbsTest, AReportHoldsWhatCouldBeReadAndNoSecret) {
-  json job = Job("mnist", RunningStatus());
+  json job = JobJson("mnist", RunningStatus());
   job["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"] =
       json::array({{{"name", "trainer"},
                     {"env", json::array({{{"name", "API_TOKEN"}, {"value", "abc"}},

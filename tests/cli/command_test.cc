@@ -67,7 +67,7 @@ struct Usage {
   std::string says;
 };
 
-class UsageTest : public CommandTest, public testing::WithParamInterface<Usage> {};
+class UsageTest : public CommandTest, public ::testing::WithParamInterface<Usage> {};
 
 TEST_P(UsageTest, IsRefusedOnStderrWithTheExitCodeOfUsage) {
   EXPECT_EQ(Command(GetParam().arguments), cluster::kExitUsage);
@@ -77,7 +77,7 @@ TEST_P(UsageTest, IsRefusedOnStderrWithTheExitCodeOfUsage) {
 
 INSTANTIATE_TEST_SUITE_P(
     CommandLines, UsageTest,
-    testing::Values(
+    ::testing::Values(
         Usage{"NoVerb", {}, "A subcommand is required"},
         Usage{"UnknownVerb",
               {"train"},

@@ -86,7 +86,7 @@ struct Mistake {
   std::string says;      // behind "job.yaml"
 };
 
-class MistakeTest : public ManifestTest, public testing::WithParamInterface<Mistake> {};
+class MistakeTest : public ManifestTest, public ::testing::WithParamInterface<Mistake> {};
 
 TEST_P(MistakeTest, IsOfTheManifestAndHasItsPlace) {
   const Mistake& c = GetParam();
@@ -100,7 +100,7 @@ TEST_P(MistakeTest, IsOfTheManifestAndHasItsPlace) {
 
 INSTANTIATE_TEST_SUITE_P(
     Places, MistakeTest,
-    testing::Values(
+    ::testing::Values(
         Mistake{"OfTheOperatorsRules", "replicas: 2", "replicas: -1",
                 ":5:37: spec.replicaSpecs.worker.replicas: expected a whole number of at least 0, "
                 "got: -1"},

@@ -62,7 +62,7 @@ inline std::string JobText() {
   return text;
 }
 
-class ManifestTest : public testing::Test {
+class ManifestTest : public ::testing::Test {
  protected:
   // Writes a manifest; its path.
   std::string Write(const std::string& name, const std::string& text) {

@@ -1,5 +1,5 @@
 // What every backend keeps. A new one joins by
-//   INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite, testing::Values(BackendFactory{...}),
+//   INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite, ::testing::Values(BackendFactory{...}),
 //                            BackendName);
 // It has 15 devices or more.
 // Numbers are compared with the interpreter (tests/support), which shares no code with any backend.

@@ -41,8 +41,8 @@ ProcessesOptions Three(const Way& way, bool forked) {
   return options;
 }
 
-class FaultsOnEveryWay : public testing::TestWithParam<Way> {};
-INSTANTIATE_TEST_SUITE_P(Ways, FaultsOnEveryWay, testing::ValuesIn(kWays),
+class FaultsOnEveryWay : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, FaultsOnEveryWay, ::testing::ValuesIn(kWays),
                          [](const auto& info) { return info.param.name; });
 
 // --- a process that dies

@@ -210,7 +210,7 @@ inline std::string ForEachGroup(Member& member, const GroupBody& body) {
       const std::unique_ptr<Communicator> communicator = member.make(mesh);
       const std::string text = body(*communicator, group.axes);
       if (!text.empty()) {
-        return std::string(group.mesh) + " over " + testing::PrintToString(group.axes) +
+        return std::string(group.mesh) + " over " + ::testing::PrintToString(group.axes) +
                (deal == Deal::kBlocks ? " in blocks" : " in turn") + ": " + text;
       }
     }
@@ -226,7 +226,7 @@ inline void ForEachNumberOfProcesses(const CommunicatorFactory& factory,
       return member.connected.ok() ? body(member) : member.connected.ToString();
     });
     for (int p = 0; p < processes; ++p) EXPECT_EQ(texts[p], "") << "process " << p;
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 

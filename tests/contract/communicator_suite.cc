@@ -185,7 +185,7 @@ TEST_P(CommunicatorSuite, PermuteGivesEachMemberItsSourceOrZeros) {
                 const int64_t source = source_of[place];
                 return source < 0 ? 0.0 : Element(group[source], i);
               });
-          if (!text.empty()) return testing::PrintToString(source_of) + ": " + text;
+          if (!text.empty()) return ::testing::PrintToString(source_of) + ": " + text;
         }
       }
       return "";

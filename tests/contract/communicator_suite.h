@@ -1,5 +1,5 @@
 // What every communicator keeps, whatever carries its bytes. A new one joins by
-//   INSTANTIATE_TEST_SUITE_P(Shm, CommunicatorSuite, testing::Values(CommunicatorFactory{...}),
+//   INSTANTIATE_TEST_SUITE_P(Shm, CommunicatorSuite, ::testing::Values(CommunicatorFactory{...}),
 //                            FactoryName);
 // Each process checks what its own devices receive, so that a process may be a child.
 #pragma once
@@ -29,10 +29,10 @@ struct CommunicatorFactory {
   }
 };
 
-inline std::string FactoryName(const testing::TestParamInfo<CommunicatorFactory>& info) {
+inline std::string FactoryName(const ::testing::TestParamInfo<CommunicatorFactory>& info) {
   return info.param.name;
 }
 
-class CommunicatorSuite : public testing::TestWithParam<CommunicatorFactory> {};
+class CommunicatorSuite : public ::testing::TestWithParam<CommunicatorFactory> {};
 
 }  // namespace meshtrain::collective

@@ -67,26 +67,26 @@ CommunicatorFactory Meetings() {
           }};
 }
 
-INSTANTIATE_TEST_SUITE_P(Local, CommunicatorSuite, testing::Values(Local()), FactoryName);
-INSTANTIATE_TEST_SUITE_P(ThreadParties, CommunicatorSuite, testing::Values(Meetings()),
+INSTANTIATE_TEST_SUITE_P(Local, CommunicatorSuite, ::testing::Values(Local()), FactoryName);
+INSTANTIATE_TEST_SUITE_P(ThreadParties, CommunicatorSuite, ::testing::Values(Meetings()),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(Shared, CommunicatorSuite,
-                         testing::Values(Processes("threads", false, true, "0000"),
-                                         Processes("children", true, true, "0000")),
+                         ::testing::Values(Processes("threads", false, true, "0000"),
+                                           Processes("children", true, true, "0000")),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(Tcp, CommunicatorSuite,
-                         testing::Values(Processes("threads", false, false, "0000"),
-                                         Processes("children", true, true, "0123")),
+                         ::testing::Values(Processes("threads", false, false, "0000"),
+                                           Processes("children", true, true, "0123")),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(Sealed, CommunicatorSuite,
-                         testing::Values(Processes("threads", false, false, "0000",
-                                                   /*sealed=*/true)),
+                         ::testing::Values(Processes("threads", false, false, "0000",
+                                                     /*sealed=*/true)),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(Hierarchical, CommunicatorSuite,
-                         testing::Values(Processes("pairs", false, true, "0011"),
-                                         Processes("pairs_of_children", true, true, "0011"),
-                                         Processes("in_turn", false, true, "0101"),
-                                         Processes("three_and_one", false, true, "0001")),
+                         ::testing::Values(Processes("pairs", false, true, "0011"),
+                                           Processes("pairs_of_children", true, true, "0011"),
+                                           Processes("in_turn", false, true, "0101"),
+                                           Processes("three_and_one", false, true, "0001")),
                          FactoryName);
 
 }  // namespace

@@ -23,9 +23,9 @@ CommunicatorFactory Way(const std::string& name, CrossDeviceOps ops) {
 
 INSTANTIATE_TEST_SUITE_P(
     CrossDevice, CommunicatorSuite,
-    testing::Values(Way("hierarchical_copy", CrossDeviceOps::kHierarchicalCopy),
-                    Way("reduction_to_one_device", CrossDeviceOps::kReductionToOneDevice),
-                    Way("ring", CrossDeviceOps::kRing)),
+    ::testing::Values(Way("hierarchical_copy", CrossDeviceOps::kHierarchicalCopy),
+                      Way("reduction_to_one_device", CrossDeviceOps::kReductionToOneDevice),
+                      Way("ring", CrossDeviceOps::kRing)),
     FactoryName);
 
 }  // namespace

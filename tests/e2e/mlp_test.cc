@@ -26,7 +26,7 @@ TEST(CoreMlpTest, OneDeviceGivesTheReferenceLosses) {
               kGoldenSteps, 1e-4);
 }
 
-class MeshTest : public testing::TestWithParam<const char*> {};
+class MeshTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MeshTest, IsolatedDevicesGiveTheReferenceLossesAndSendThePlannedBytes) {
   const Trained run = TrainCoreMlp(GetParam(), /*isolated=*/true, kGoldenSteps);
@@ -83,7 +83,7 @@ TEST_P(MeshTest, PjrtDevicesGiveTheSameLosses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, MeshTest,
-                         testing::Values("batch=8", "batch=4,model=2", "model=8", "batch=1"),
+                         ::testing::Values("batch=8", "batch=4,model=2", "model=8", "batch=1"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) {

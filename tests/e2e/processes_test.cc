@@ -22,7 +22,7 @@ struct Case {
   bool isolated;
 };
 
-std::string Name(const testing::TestParamInfo<Case>& info) {
+std::string Name(const ::testing::TestParamInfo<Case>& info) {
   std::string name = info.param.mesh + "_in_" + std::to_string(info.param.processes) +
                      (info.param.links == Links::kMemory    ? "_memory"
                       : info.param.links == Links::kNetwork ? "_network"
@@ -68,7 +68,7 @@ std::vector<Trained> TrainInProcesses(const Case& c, int steps, DType dtype) {
   return trained;
 }
 
-class ProcessesTest : public testing::TestWithParam<Case> {};
+class ProcessesTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ProcessesTest, GiveTheLossesOfOne) {
   static const Trained one =
@@ -95,7 +95,7 @@ TEST(SealedLinksTest, GiveTheSameLossesBitForBit) {
   EXPECT_EQ(sealed, of(Links::kNetwork));
 }
 
-class DoublePrecisionTest : public testing::TestWithParam<Case> {};
+class DoublePrecisionTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DoublePrecisionTest, AHundredAndTwentyStepsAgree) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -110,22 +110,22 @@ TEST_P(DoublePrecisionTest, AHundredAndTwentyStepsAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ProcessesTest,
-                         testing::Values(Case{"batch=8", 2, Links::kMemory, false},
-                                         Case{"batch=8", 4, Links::kNetwork, false},
-                                         Case{"batch=8", 8, Links::kBoth, false},
-                                         Case{"batch=4,model=2", 2, Links::kNetwork, true},
-                                         Case{"batch=4,model=2", 4, Links::kBoth, false},
-                                         Case{"batch=4,model=2", 8, Links::kMemory, false},
-                                         Case{"model=8", 2, Links::kMemory, true},
-                                         Case{"model=8", 4, Links::kNetwork, false}),
+                         ::testing::Values(Case{"batch=8", 2, Links::kMemory, false},
+                                           Case{"batch=8", 4, Links::kNetwork, false},
+                                           Case{"batch=8", 8, Links::kBoth, false},
+                                           Case{"batch=4,model=2", 2, Links::kNetwork, true},
+                                           Case{"batch=4,model=2", 4, Links::kBoth, false},
+                                           Case{"batch=4,model=2", 8, Links::kMemory, false},
+                                           Case{"model=8", 2, Links::kMemory, true},
+                                           Case{"model=8", 4, Links::kNetwork, false}),
                          Name);
 
 INSTANTIATE_TEST_SUITE_P(Meshes, DoublePrecisionTest,
-                         testing::Values(Case{"batch=8", 1, Links::kMemory, true},
-                                         Case{"batch=8", 2, Links::kNetwork, false},
-                                         Case{"batch=8", 4, Links::kBoth, false},
-                                         Case{"batch=8", 8, Links::kMemory, false},
-                                         Case{"batch=4,model=2", 4, Links::kBoth, false}),
+                         ::testing::Values(Case{"batch=8", 1, Links::kMemory, true},
+                                           Case{"batch=8", 2, Links::kNetwork, false},
+                                           Case{"batch=8", 4, Links::kBoth, false},
+                                           Case{"batch=8", 8, Links::kMemory, false},
+                                           Case{"batch=4,model=2", 4, Links::kBoth, false}),
                          Name);
 
 }  // namespace

@@ -23,10 +23,10 @@ using membership::Environment;
 using parameter::Coordinator;
 using parameter::OptionsFromEnvironment;
 using std::chrono::seconds;
-using testing::HasSubstr;
-using testing::Pointwise;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
-class ParameterServersTest : public testing::Test {
+class ParameterServersTest : public ::testing::Test {
  protected:
   ParameterServersTest() {
     std::string path = (std::filesystem::temp_directory_path() / "meshtrain-XXXXXX").string();
@@ -166,7 +166,7 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
   };
   const Status trained = train();
   ASSERT_TRUE(trained.ok()) << trained.ToString();
-  EXPECT_THAT(remote, Pointwise(testing::DoubleNear(1e-6), example.losses));
+  EXPECT_THAT(remote, Pointwise(::testing::DoubleNear(1e-6), example.losses));
 
   const auto resume = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const auto strategy, strategy::Strategy::Mirrored({.count = 2}));
@@ -187,7 +187,7 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
   const Status went_on = resume();
   ASSERT_TRUE(went_on.ok()) << went_on.ToString();
   const std::vector<double> rest(example.losses.begin() + 2, example.losses.end());
-  EXPECT_THAT(resumed, Pointwise(testing::DoubleNear(1e-6), rest));
+  EXPECT_THAT(resumed, Pointwise(::testing::DoubleNear(1e-6), rest));
 }
 
 // The chief's program: the environment, a strategy, a model.
@@ -228,7 +228,7 @@ TEST_F(ParameterServersTest, AModelOverThemAndItsCheckpoint) {
   ASSERT_TRUE(status.ok()) << status.ToString();
   std::vector<double> want = example.losses;
   want.insert(want.end(), want.begin() + 3, want.begin() + 5);  // from the checkpoint once more
-  EXPECT_THAT(losses, Pointwise(testing::DoubleNear(1e-6), want));
+  EXPECT_THAT(losses, Pointwise(::testing::DoubleNear(1e-6), want));
 }
 
 // A step that changes nothing is any traced program over the model's variables.

@@ -18,7 +18,7 @@
 namespace meshtrain::samples {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr char kManifest[] = R"(
 kind: TrainingJob
@@ -85,7 +85,7 @@ Result<Loss> Train(const std::string& text) {
               *train::FindScalar(epochs.back().train, "loss")};
 }
 
-class SamplesTest : public testing::Test {
+class SamplesTest : public ::testing::Test {
  protected:
   // Before anything is read, as a program's main does.
   static void SetUpTestSuite() {
@@ -118,7 +118,7 @@ std::vector<std::string> SamplesTest::refusals_;
 TEST_F(SamplesTest, RowsThatCannotBeAddedSayWhy) {
   EXPECT_THAT(
       refusals_,
-      testing::ElementsAre(
+      ::testing::ElementsAre(
           "rows: layer `dense`: the name is taken",
           "rows: layer `Swish`: expected a name of small letters, digits and _",
           "rows: layer `swish`: expected a sentence about it, got: none",

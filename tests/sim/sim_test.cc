@@ -153,7 +153,7 @@ void Script(World* world) {
 
 // P3: whichever write the operator dies after, or hears nothing of, the end is the one without the
 // accident.
-class CrashTest : public testing::TestWithParam<uint64_t> {};
+class CrashTest : public ::testing::TestWithParam<uint64_t> {};
 TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
   const auto job =
       testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
@@ -186,11 +186,11 @@ TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
   }
   std::printf("%d lives of %d writes with one accident each\n", tried, plain.writes());
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, CrashTest, testing::Values(7, 8));
+INSTANTIATE_TEST_SUITE_P(Seeds, CrashTest, ::testing::Values(7, 8));
 
 // While the Service is refused there are no pods, and afterwards the job runs as any other,
 // whichever write of the time before its operator dies after.
-class RefusedServiceTest : public testing::TestWithParam<World::Refusal> {};
+class RefusedServiceTest : public ::testing::TestWithParam<World::Refusal> {};
 TEST_P(RefusedServiceTest, LeavesNoPodsAndIsMendedByItself) {
   for (const uint64_t seed : {7, 8}) {
     const auto job =
@@ -222,7 +222,7 @@ TEST_P(RefusedServiceTest, LeavesNoPodsAndIsMendedByItself) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Refusals, RefusedServiceTest,
-                         testing::Values(World::Refusal::kNameTaken, World::Refusal::kQuota),
+                         ::testing::Values(World::Refusal::kNameTaken, World::Refusal::kQuota),
                          [](const auto& info) {
                            return info.param == World::Refusal::kQuota ? "Quota" : "NameTaken";
                          });
@@ -433,7 +433,7 @@ const Spoilt kSpoilt[] = {
        return out;
      }},
 };
-class SpoiltTest : public testing::TestWithParam<Spoilt> {};
+class SpoiltTest : public ::testing::TestWithParam<Spoilt> {};
 TEST_P(SpoiltTest, BreaksItsInvariant) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     World world(seed, StormOf(seed), RandomJob(seed), GetParam().decide);
@@ -444,7 +444,7 @@ TEST_P(SpoiltTest, BreaksItsInvariant) {
   }
   FAIL() << "no history of 300 told: " << GetParam().broken;
 }
-INSTANTIATE_TEST_SUITE_P(Decisions, SpoiltTest, testing::ValuesIn(kSpoilt),
+INSTANTIATE_TEST_SUITE_P(Decisions, SpoiltTest, ::testing::ValuesIn(kSpoilt),
                          [](const auto& info) { return info.param.name; });
 
 // creations + status writes <= pods + 6 over the life of a job that nothing happens to.
@@ -464,7 +464,7 @@ struct Found {
   const char* name;
   uint64_t seed;
 };
-class FoundTest : public testing::TestWithParam<Found> {};
+class FoundTest : public ::testing::TestWithParam<Found> {};
 TEST_P(FoundTest, StaysFixed) {
   const World world = Live(GetParam().seed, true);
   EXPECT_TRUE(world.violations().empty()) << Report(world);
@@ -492,7 +492,7 @@ const Found kFound[] = {
     // How long a pod had been starting was told by the clock of a leader before, an hour ahead.
     {"ASlowStartByAnotherLeadersClock", 3013968},
 };
-INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound),
+INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, ::testing::ValuesIn(kFound),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

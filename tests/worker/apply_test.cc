@@ -17,17 +17,17 @@ namespace {
 using mesh::Tensor;
 using ::testing::HasSubstr;
 
-class ApplyTest : public testing::Test {
+class ApplyTest : public ::testing::Test {
  protected:
   std::variant<ApplyConfig, int> Parse(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "meshtrain-worker");
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     EXPECT_TRUE(AsksToApply(static_cast<int>(argv.size()), argv.data()));
-    testing::internal::CaptureStderr();
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStdout();
     auto parsed = ParseApply(static_cast<int>(argv.size()), argv.data());
-    said_ = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+    said_ = ::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr();
     return parsed;
   }
   std::string said_;

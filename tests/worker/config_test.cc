@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ConfigTest : public testing::Test {
+class ConfigTest : public ::testing::Test {
  protected:
   ~ConfigTest() override { ::unsetenv(cluster::kEnvProgram.data()); }
 
@@ -24,10 +24,10 @@ class ConfigTest : public testing::Test {
     arguments.insert(arguments.begin(), "meshtrain-worker");
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
-    testing::internal::CaptureStderr();
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStdout();
     const auto parsed = ParseArguments(static_cast<int>(argv.size()), argv.data());
-    said_ = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+    said_ = ::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr();
     if (const int* code = std::get_if<int>(&parsed)) {
       exit_code_ = *code;
       return std::nullopt;
@@ -92,7 +92,7 @@ TEST_F(ConfigTest, AProgramInTheEnvironmentIsServedAtTheContractsPort) {
   const auto config = Parse({});
   ASSERT_TRUE(config) << said_;
   EXPECT_THAT(config->job.manifest, HasSubstr("seed"));
-  EXPECT_THAT(config->host, testing::AnyOf("::", "0.0.0.0")) << "as the kernel has it";
+  EXPECT_THAT(config->host, ::testing::AnyOf("::", "0.0.0.0")) << "as the kernel has it";
   EXPECT_EQ(config->port, cluster::kHttpPort);
   EXPECT_EQ(Parse({"--metrics-address", "none"})->port, std::nullopt);
 }

@@ -5,13 +5,13 @@
 namespace meshtrain::train::metrics {
 namespace {
 
-Value OfBatch(const Value& labels, const Value& predictions, const Loss& loss) {
+Value AccuracyOfBatch(const Value& labels, const Value& predictions, const Loss& loss) {
   return loss.function->Accuracy(labels, predictions);
 }
 
 }  // namespace
 
-Metric Accuracy(std::string name) { return {std::move(name), OfBatch}; }
+Metric Accuracy(std::string name) { return {std::move(name), AccuracyOfBatch}; }
 
 namespace by_name {
 

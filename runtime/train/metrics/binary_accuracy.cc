@@ -5,13 +5,13 @@
 namespace meshtrain::train::metrics {
 namespace {
 
-Value OfBatch(const Value& labels, const Value& predictions, const Loss& loss) {
+Value BinaryAccuracyOfBatch(const Value& labels, const Value& predictions, const Loss& loss) {
   return train::BinaryAccuracy(labels, predictions, loss.function->decision());
 }
 
 }  // namespace
 
-Metric BinaryAccuracy(std::string name) { return {std::move(name), OfBatch}; }
+Metric BinaryAccuracy(std::string name) { return {std::move(name), BinaryAccuracyOfBatch}; }
 
 namespace by_name {
 

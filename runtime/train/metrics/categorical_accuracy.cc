@@ -5,13 +5,15 @@
 namespace meshtrain::train::metrics {
 namespace {
 
-Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
+Value CategoricalAccuracyOfBatch(const Value& labels, const Value& predictions, const Loss&) {
   return train::CategoricalAccuracy(labels, predictions);
 }
 
 }  // namespace
 
-Metric CategoricalAccuracy(std::string name) { return {std::move(name), OfBatch}; }
+Metric CategoricalAccuracy(std::string name) {
+  return {std::move(name), CategoricalAccuracyOfBatch};
+}
 
 namespace by_name {
 

@@ -5,14 +5,14 @@
 namespace meshtrain::train::metrics {
 namespace {
 
-Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
+Value MeanAbsoluteErrorOfBatch(const Value& labels, const Value& predictions, const Loss&) {
   return As(program::ReduceMean(program::Abs(predictions - LikePredictions(labels, predictions))),
             program::DType::kF32);
 }
 
 }  // namespace
 
-Metric MeanAbsoluteError(std::string name) { return {std::move(name), OfBatch}; }
+Metric MeanAbsoluteError(std::string name) { return {std::move(name), MeanAbsoluteErrorOfBatch}; }
 
 namespace by_name {
 

@@ -5,7 +5,7 @@
 namespace meshtrain::train::metrics {
 namespace {
 
-Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
+Value MeanSquaredErrorOfBatch(const Value& labels, const Value& predictions, const Loss&) {
   return As(
       program::ReduceMean(program::Square(predictions - LikePredictions(labels, predictions))),
       program::DType::kF32);
@@ -13,7 +13,7 @@ Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
 
 }  // namespace
 
-Metric MeanSquaredError(std::string name) { return {std::move(name), OfBatch}; }
+Metric MeanSquaredError(std::string name) { return {std::move(name), MeanSquaredErrorOfBatch}; }
 
 namespace by_name {
 

@@ -5,13 +5,15 @@
 namespace meshtrain::train::metrics {
 namespace {
 
-Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
+Value SparseCategoricalAccuracyOfBatch(const Value& labels, const Value& predictions, const Loss&) {
   return train::SparseCategoricalAccuracy(labels, predictions);
 }
 
 }  // namespace
 
-Metric SparseCategoricalAccuracy(std::string name) { return {std::move(name), OfBatch}; }
+Metric SparseCategoricalAccuracy(std::string name) {
+  return {std::move(name), SparseCategoricalAccuracyOfBatch};
+}
 
 namespace by_name {
 

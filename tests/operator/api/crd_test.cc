@@ -97,7 +97,7 @@ TEST(CrdTest, FitsAnAnnotation) {
 TEST(CrdTest, OneThatLacksFieldsIsTold) {
   const auto missing = [](const Json& crd) { return MissingInCrd(crd.dump()).value(); };
   const Json ours = Json::parse(CrdJson());
-  EXPECT_THAT(missing(ours), testing::IsEmpty());
+  EXPECT_THAT(missing(ours), ::testing::IsEmpty());
   Json other = ours;
   const Json::json_pointer fields("/spec/versions/0/schema/openAPIV3Schema/properties");
   other[fields]["status"]["properties"].erase("security");
@@ -105,14 +105,14 @@ TEST(CrdTest, OneThatLacksFieldsIsTold) {
   other[fields]["status"]["properties"]["replicaStatuses"]["additionalProperties"]["properties"]
       .erase("failed");
   EXPECT_THAT(missing(other),
-              testing::UnorderedElementsAre("status.security", "spec.claims[].subPath",
-                                            "status.replicaStatuses.*.failed"));
+              ::testing::UnorderedElementsAre("status.security", "spec.claims[].subPath",
+                                              "status.replicaStatuses.*.failed"));
   // A newer one has more.
   other = ours;
   other[fields]["spec"]["properties"]["tomorrow"] = {{"type", "string"}};
-  EXPECT_THAT(missing(other), testing::IsEmpty());
+  EXPECT_THAT(missing(other), ::testing::IsEmpty());
   other[fields]["spec"] = {{"type", "object"}, {"x-kubernetes-preserve-unknown-fields", true}};
-  EXPECT_THAT(missing(other), testing::IsEmpty());
+  EXPECT_THAT(missing(other), ::testing::IsEmpty());
   EXPECT_FALSE(MissingInCrd("{}").ok());
   EXPECT_FALSE(MissingInCrd("no JSON").ok());
 }

@@ -11,8 +11,8 @@
 namespace meshtrain::api {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TrainingJob Read(std::string_view yaml) {
   const auto json = YamlToJson(yaml);

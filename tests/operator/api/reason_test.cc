@@ -21,7 +21,7 @@ TEST(ReasonTest, EveryReasonStandsInTheDocs) {
                           (info.reason < Reason::kPodDisrupted || info.reason > Reason::kChildLost);
     EXPECT_TRUE(!holds_up || !info.advice.empty()) << info.name;
     EXPECT_LE(info.advice.size(), 160u) << info.name;
-    EXPECT_THAT(*docs, testing::HasSubstr(row));
+    EXPECT_THAT(*docs, ::testing::HasSubstr(row));
     EXPECT_EQ(ParseReason(info.name), info.reason);
     EXPECT_EQ(ReasonName(info.reason), info.name);
   }

@@ -11,8 +11,8 @@
 namespace meshtrain::api {
 namespace {
 
-using testing::ElementsAre;
-using testing::ElementsAreArray;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using namespace cases;  // NOLINT
 
 TrainingJob Job(const std::string& spec, const std::string& name = "mnist") {
@@ -29,14 +29,14 @@ std::vector<std::string> Text(const std::vector<FieldError>& errors) {
   return out;
 }
 
-class RulesTest : public testing::TestWithParam<Case> {};
+class RulesTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RulesTest, SaysWhereAndWhat) {
   EXPECT_THAT(Text(Validate(Job(GetParam().spec, GetParam().job))),
               ElementsAreArray(GetParam().want));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, RulesTest, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Cases, RulesTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 // Each rule of the table that C++ can check is broken by some case above or below.

@@ -69,22 +69,22 @@ TEST(MetricsTest, TheStragglerIsASeriesThatGoesWithItsJob) {
   metrics.SetGauges({.rank_steps = [&] { return ranks; }});
   EXPECT_THAT(
       Lines(metrics, "meshtrain_job_rank_step_seconds{"),
-      testing::UnorderedElementsAre(
+      ::testing::UnorderedElementsAre(
           "meshtrain_job_rank_step_seconds{job=\"even\",namespace=\"ml\",rank=\"median\"} 0.2",
           "meshtrain_job_rank_step_seconds{job=\"even\",namespace=\"ml\",rank=\"slowest\"} 0.25",
           "meshtrain_job_rank_step_seconds{job=\"mnist\",namespace=\"ml\",rank=\"median\"} 0.5",
           "meshtrain_job_rank_step_seconds{job=\"mnist\",namespace=\"ml\",rank=\"slowest\"} 2"));
   EXPECT_THAT(Lines(metrics, "meshtrain_job_straggler_step_seconds{"),
-              testing::ElementsAre("meshtrain_job_straggler_step_seconds{job=\"mnist\",namespace="
-                                   "\"ml\",replica=\"worker-3\"} 2"));
+              ::testing::ElementsAre("meshtrain_job_straggler_step_seconds{job=\"mnist\",namespace="
+                                     "\"ml\",replica=\"worker-3\"} 2"));
 
   // Another replica is the slow one, and then none is: no former one stays behind.
   ranks[1].slowest = "worker-1";
   EXPECT_THAT(Lines(metrics, "meshtrain_job_straggler_step_seconds{"),
-              testing::ElementsAre("meshtrain_job_straggler_step_seconds{job=\"mnist\",namespace="
-                                   "\"ml\",replica=\"worker-1\"} 2"));
+              ::testing::ElementsAre("meshtrain_job_straggler_step_seconds{job=\"mnist\",namespace="
+                                     "\"ml\",replica=\"worker-1\"} 2"));
   ranks[1].straggles = false;
-  EXPECT_THAT(Lines(metrics, "meshtrain_job_straggler_step_seconds{"), testing::IsEmpty());
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_straggler_step_seconds{"), ::testing::IsEmpty());
 
   ranks.pop_back();
   EXPECT_THAT(metrics.Text(), Not(HasSubstr("job=\"mnist\"")));
@@ -105,14 +105,14 @@ TEST(MetricsTest, NoMoreJobsAreNamedThanTheLimitAndTheWorstOnesAre) {
   ranks[3].straggles = true;  // seconds 4: others are further behind, but they matter less
   metrics.SetGauges({.rank_steps = [&] { return ranks; }});
   EXPECT_THAT(Lines(metrics, "meshtrain_job_rank_step_seconds{"),
-              testing::SizeIs(2 * Metrics::kMostShown));
+              ::testing::SizeIs(2 * Metrics::kMostShown));
   EXPECT_THAT(Lines(metrics, "meshtrain_job_straggler_step_seconds{job=\"job-3\""),
-              testing::SizeIs(1));
+              ::testing::SizeIs(1));
   for (const std::string& line : Lines(metrics, "meshtrain_job_rank_step_seconds{")) {
     if (line.find("slowest") == std::string::npos || line.find("\"job-3\"") != std::string::npos) {
       continue;
     }
-    EXPECT_THAT(line, testing::EndsWith(" 7"));
+    EXPECT_THAT(line, ::testing::EndsWith(" 7"));
   }
 }
 
@@ -134,12 +134,12 @@ TEST(MetricsTest, FiguresOfAJobStayUntilItIsDeleted) {
   const std::string of = R"({job="mnist",namespace="ml"} )";
   for (const char* line :
        {"step", "steps_wanted", "checkpoint_step", "loss", "accuracy", "examples_per_second"}) {
-    EXPECT_THAT(Lines(metrics, "meshtrain_job_" + std::string(line) + "{"), testing::SizeIs(1))
+    EXPECT_THAT(Lines(metrics, "meshtrain_job_" + std::string(line) + "{"), ::testing::SizeIs(1))
         << line;
   }
   // Of one that has told nothing yet, what the operator knows by itself.
   for (const char* line : {"restarts", "processes"}) {
-    EXPECT_THAT(Lines(metrics, "meshtrain_job_" + std::string(line) + "{"), testing::SizeIs(2))
+    EXPECT_THAT(Lines(metrics, "meshtrain_job_" + std::string(line) + "{"), ::testing::SizeIs(2))
         << line;
   }
   EXPECT_THAT(metrics.Text(), HasSubstr("meshtrain_job_loss" + of + "0.25\n"));
@@ -163,10 +163,10 @@ TEST(MetricsTest, FiguresAreOfNoMoreJobsThanTheLimitAndOfThoseThatRunFirst) {
                     .advanced = TimePoint(std::chrono::seconds(1000 + i))});
   }
   metrics.SetGauges({.figures = [&] { return jobs; }});
-  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{"), testing::SizeIs(Metrics::kMostShown));
-  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-7\""), testing::SizeIs(1));
-  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-1499\""), testing::SizeIs(1));
-  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-8\""), testing::IsEmpty());
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{"), ::testing::SizeIs(Metrics::kMostShown));
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-7\""), ::testing::SizeIs(1));
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-1499\""), ::testing::SizeIs(1));
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-8\""), ::testing::IsEmpty());
 }
 
 TEST(MetricsTest, APhaseLastsFromItsOwnBeginning) {
@@ -225,13 +225,13 @@ TEST(MetricsTest, CountsTheReasonsOfConditions) {
   const auto zeros =
       std::erase_if(counted, [](const std::string& line) { return line.ends_with("} 0"); });
   EXPECT_EQ(zeros, 14u);
-  EXPECT_THAT(counted, testing::UnorderedElementsAre(
+  EXPECT_THAT(counted, ::testing::UnorderedElementsAre(
                            "meshtrain_job_reasons_total{condition=\"Waiting\",namespace=\"ml\","
                            "reason=\"ImagePull\"} 2",
                            "meshtrain_job_reasons_total{condition=\"Waiting\",namespace=\"ml\","
                            "reason=\"CrashLoop\"} 1"));
   EXPECT_THAT(Lines(metrics, "meshtrain_jobs_condition_total{condition=\"Waiting\""),
-              testing::ElementsAre(testing::EndsWith(" 2")));
+              ::testing::ElementsAre(::testing::EndsWith(" 2")));
 }
 
 TEST(MetricsTest, EverySeriesOfOursStandsInTheDocs) {
@@ -266,7 +266,7 @@ TEST(MetricsTest, EverySeriesOfOursStandsInTheDocs) {
     words >> mark >> type >> name >> kind;
     if (name.starts_with("meshtrain_")) names.insert("| `" + name + "` | " + kind + " |");
   }
-  EXPECT_THAT(names, testing::SizeIs(testing::Ge(9u)));
+  EXPECT_THAT(names, ::testing::SizeIs(::testing::Ge(9u)));
   for (const std::string& row : names) EXPECT_THAT(*docs, HasSubstr(row));
 }
 

@@ -113,7 +113,7 @@ class Director {
   bool stopped_ = false;
 };
 
-class LocalCasesTest : public PlayTest, public testing::WithParamInterface<LifecycleCase> {};
+class LocalCasesTest : public PlayTest, public ::testing::WithParamInterface<LifecycleCase> {};
 
 TEST_P(LocalCasesTest, ComesToItsEnd) {
   const LifecycleCase& c = GetParam();
@@ -138,7 +138,7 @@ TEST_P(LocalCasesTest, ComesToItsEnd) {
     if (!c.reason.empty()) {
       EXPECT_EQ(condition.reason, c.reason);
     }
-    EXPECT_THAT(condition.message, testing::StartsWith(c.message));
+    EXPECT_THAT(condition.message, ::testing::StartsWith(c.message));
   }
   EXPECT_EQ(status.restarts, c.restarts);
   std::set<TaskId> kept;
@@ -161,7 +161,7 @@ TEST_P(LocalCasesTest, ComesToItsEnd) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, LocalCasesTest,
-                         testing::ValuesIn(testing_support::LifecycleCases()),
+                         ::testing::ValuesIn(testing_support::LifecycleCases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -15,13 +15,13 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class FolderLockTest : public testing::Test {
+class FolderLockTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "/mt_lock_XXXXXX";
+    folder_ = ::testing::TempDir() + "/mt_lock_XXXXXX";
     ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
   }
   void TearDown() override { fs::remove_all(folder_); }

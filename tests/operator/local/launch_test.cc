@@ -16,8 +16,8 @@ namespace meshtrain::local {
 namespace {
 
 using cluster::Role;
-using testing::Contains;
-using testing::HasSubstr;
+using ::testing::Contains;
+using ::testing::HasSubstr;
 using testing_support::MakeJob;
 
 TEST(CoresForTest, DividesWithoutRemainderOrOvercommitment) {
@@ -83,10 +83,10 @@ TEST(LauncherTest, TheMetricsAddressIsTheLeaders) {
   constexpr TaskId kChief{Role::kChief, 0};
   EXPECT_EQ(address("none", kChief), "none");
   EXPECT_EQ(address("0.0.0.0:8080", kChief), "0.0.0.0:8080");
-  EXPECT_THAT(address("0.0.0.0:0", kChief), testing::MatchesRegex("0\\.0\\.0\\.0:[1-9][0-9]+"));
-  EXPECT_THAT(address(":0", kChief), testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
+  EXPECT_THAT(address("0.0.0.0:0", kChief), ::testing::MatchesRegex("0\\.0\\.0\\.0:[1-9][0-9]+"));
+  EXPECT_THAT(address(":0", kChief), ::testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
   EXPECT_THAT(address("0.0.0.0:8080", {Role::kWorker, 0}),
-              testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
+              ::testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
 }
 
 TEST(LauncherTest, ALargeClusterLiesInAFileOfThisMachine) {
@@ -107,7 +107,7 @@ TEST(LauncherTest, ALargeClusterLiesInAFileOfThisMachine) {
   const auto in_file = cluster::ParseClusterFile(*text);
   ASSERT_TRUE(in_file.ok());
   EXPECT_EQ(*in_file, cluster::ParseTfConfig(Variable(*launch, "TF_CONFIG"))->cluster);
-  EXPECT_THAT(in_file->host({Role::kWorker, 1}), testing::StartsWith("127.0.0.1:"));
+  EXPECT_THAT(in_file->host({Role::kWorker, 1}), ::testing::StartsWith("127.0.0.1:"));
 }
 
 TEST(LauncherTest, ClaimsAreFoldersAndTheOutputIsOurs) {
@@ -119,7 +119,7 @@ TEST(LauncherTest, ClaimsAreFoldersAndTheOutputIsOurs) {
   ASSERT_TRUE(launcher.ok()) << launcher.status().message();
   std::vector<std::string> notes;
   EXPECT_TRUE((*launcher)->Check(&notes).ok());
-  EXPECT_THAT(notes, testing::IsEmpty()) << "nothing is left out";
+  EXPECT_THAT(notes, ::testing::IsEmpty()) << "nothing is left out";
   const auto launch = (*launcher)->Prepare(Pod({Role::kWorker, 1}));
   ASSERT_TRUE(launch.ok()) << launch.status().message();
   EXPECT_EQ(launch->command.directory, "") << "paths begin where the user stands";
@@ -168,7 +168,7 @@ TEST(LauncherTest, OnlyWhatCannotRunIsRefused) {
               HasSubstr("spec.replicaSpecs.chief.template.spec.containers[trainer].command"));
   EXPECT_THAT(status.message(),
               HasSubstr("spec.replicaSpecs.worker.template.spec.containers: env KEY"));
-  EXPECT_THAT(status.message(), testing::Not(HasSubstr(".ps.")));
+  EXPECT_THAT(status.message(), ::testing::Not(HasSubstr(".ps.")));
 }
 
 }  // namespace

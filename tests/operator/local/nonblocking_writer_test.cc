@@ -13,7 +13,7 @@
 namespace meshtrain::local {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 struct Pipe {
   Pipe() {
@@ -103,7 +103,7 @@ TEST(LineCutterTest, ALineWithoutEndIsNotKeptForEver) {
 
 TEST(LogFileTest, GoesOnWithTheFile) {
   const std::string path =
-      std::filesystem::path(testing::TempDir()) / ("log-" + std::to_string(::getpid()));
+      std::filesystem::path(::testing::TempDir()) / ("log-" + std::to_string(::getpid()));
   for (const char* text : {"a\n", "b\n"}) {
     auto log = LogFile::Open(path);
     ASSERT_TRUE(log.ok());

@@ -29,7 +29,7 @@ const api::Condition& Played::condition(api::ConditionType type) const {
 }
 
 PlayTest::PlayTest() {
-  folder_ = (std::filesystem::path(testing::TempDir()) / "play-XXXXXX").string();
+  folder_ = (std::filesystem::path(::testing::TempDir()) / "play-XXXXXX").string();
   if (::mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << "no folder";
 }
 PlayTest::~PlayTest() { std::filesystem::remove_all(folder_); }

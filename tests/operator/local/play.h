@@ -26,7 +26,7 @@ struct Played {
   bool Is(api::ConditionType type) const { return api::IsTrue(ending.status, type); }
 };
 
-class PlayTest : public testing::Test {
+class PlayTest : public ::testing::Test {
  protected:
   PlayTest();
   ~PlayTest() override;

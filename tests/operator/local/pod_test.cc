@@ -10,9 +10,9 @@
 namespace meshtrain::local {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
 
 TEST(ExpandTest, AsKubernetesDoes) {
   // The table of k8s.io/kubernetes/third_party/forked/golang/expansion/expand_test.go, in short.
@@ -73,7 +73,7 @@ TEST(WithHostsTest, KeepsEverySpellingOfTfConfig) {
       R"({"cluster":{"worker":{},"ps":["127.0.0.1:10002"]},"task":{"type":"ps","index":0}})");
 }
 
-class ReadPodTest : public testing::Test {
+class ReadPodTest : public ::testing::Test {
  protected:
   static Result<Container> Read(const std::string& spec,
                                 std::string_view policy = api::kRestartExitCode) {

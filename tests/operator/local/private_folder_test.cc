@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class PrivateFolderTest : public testing::Test {
+class PrivateFolderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    parent_ = testing::TempDir() + "/mt_private_XXXXXX";
+    parent_ = ::testing::TempDir() + "/mt_private_XXXXXX";
     ASSERT_NE(::mkdtemp(parent_.data()), nullptr);
   }
   void TearDown() override { fs::remove_all(parent_); }

@@ -18,7 +18,7 @@
 namespace meshtrain::local {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int kPatienceMs = 60'000;
 
@@ -90,7 +90,7 @@ bool WaitUntilGone(pid_t pid) {
 class Folder {
  public:
   Folder() {
-    path_ = (std::filesystem::path(testing::TempDir()) / "process-XXXXXX").string();
+    path_ = (std::filesystem::path(::testing::TempDir()) / "process-XXXXXX").string();
     EXPECT_NE(::mkdtemp(path_.data()), nullptr);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
@@ -146,7 +146,7 @@ TEST(ProcessTest, HasTheEnvironmentAndNothingElse) {
   EXPECT_EQ(Finish(**process, &out), 0) << "and its standard input is empty";
   EXPECT_THAT(out, HasSubstr("A=1\n"));
   EXPECT_THAT(out, HasSubstr("\n/\n"));
-  EXPECT_THAT(out, testing::Not(HasSubstr("LEAK")));
+  EXPECT_THAT(out, ::testing::Not(HasSubstr("LEAK")));
   ::unsetenv("MESHTRAIN_TEST_LEAK");
 }
 

@@ -16,7 +16,7 @@ constexpr char kSucceeded[] =
 constexpr char kFailed[] = R"({"conditions":[{"type":"Failed","status":"True"}]})";
 constexpr char kRunning[] = R"({"conditions":[{"type":"Succeeded","status":"False"}]})";
 
-class RunFolderTest : public testing::Test {
+class RunFolderTest : public ::testing::Test {
  protected:
   // As a run leaves it.
   void Leave(const std::string& folder, const std::string& manifest, const std::string& status) {

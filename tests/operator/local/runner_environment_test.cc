@@ -13,9 +13,9 @@ namespace meshtrain::local {
 namespace {
 
 using cluster::Role;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 using testing_support::JobBuilder;
 using testing_support::MakeJob;
 
@@ -175,9 +175,10 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   const std::string out = folder_ + "/out";
   const std::string address = " --metrics-address 127.0.0.1:[0-9]+";
   EXPECT_THAT(File("args-chief-0"),
-              testing::MatchesRegex("--output " + out + address + " --isolated --threads 3\n"));
-  EXPECT_THAT(File("args-worker-1"), testing::MatchesRegex("--output " + out + "/worker-1" +
-                                                           address + " --isolated --threads 2\n"));
+              ::testing::MatchesRegex("--output " + out + address + " --isolated --threads 3\n"));
+  EXPECT_THAT(File("args-worker-1"),
+              ::testing::MatchesRegex("--output " + out + "/worker-1" + address +
+                                      " --isolated --threads 2\n"));
   EXPECT_EQ(File("program-worker-1"), testing_support::ProgramOnMesh(3) + "\n");
   EXPECT_EQ(File("token-chief-0").size(), 64u);
   EXPECT_EQ(File("token-chief-0"), File("token-worker-1"));
@@ -202,10 +203,10 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   EXPECT_EQ(Output("manifest.as-run.yaml"), options.manifest);
   EXPECT_EQ(File("program-worker-1"), "\n");
   EXPECT_THAT(File("args-worker-1"),
-              testing::EndsWith(" --file " + out +
-                                "/manifest.as-run.yaml --manifest-name=jobs/mnist.yaml "
-                                "--checkpoint-path " +
-                                claim + "\n"));
+              ::testing::EndsWith(" --file " + out +
+                                  "/manifest.as-run.yaml --manifest-name=jobs/mnist.yaml "
+                                  "--checkpoint-path " +
+                                  claim + "\n"));
   options.manifest.clear();
 
   // Alone it decides for itself: its threads, and where its checkpoints go.

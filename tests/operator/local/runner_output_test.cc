@@ -13,9 +13,9 @@
 namespace meshtrain::local {
 namespace {
 
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using testing_support::MakeJob;
 
 TEST_F(RunnerTest, OutputGoesWhereItBelongs) {
@@ -49,7 +49,7 @@ TEST_F(RunnerTest, NothingOfMuchOutputIsLost) {
       Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
   EXPECT_EQ(played.ending.exit_code, 0);
   EXPECT_EQ(std::count(played.out.begin(), played.out.end(), '\n'), 100000);
-  EXPECT_THAT(played.out, testing::EndsWith("\n100000\n"));
+  EXPECT_THAT(played.out, ::testing::EndsWith("\n100000\n"));
   const std::string log = Log("worker-0");
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 50001);
   EXPECT_THAT(played.err, HasSubstr("\nworker-0: 50000\n"));

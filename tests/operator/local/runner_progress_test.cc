@@ -14,7 +14,7 @@ namespace {
 
 using api::ConditionType;
 using cluster::Role;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using testing_support::MakeJob;
 
 // Stands at step 3, and answers so at any free port.

@@ -9,7 +9,7 @@ namespace meshtrain::local {
 namespace {
 
 using cluster::Role;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using testing_support::MakeJob;
 
 struct SignalCase {
@@ -19,7 +19,7 @@ struct SignalCase {
   std::string said;
 };
 void PrintTo(const SignalCase& c, std::ostream* out) { *out << c.name; }
-class SignalTest : public RunnerTest, public testing::WithParamInterface<SignalCase> {};
+class SignalTest : public RunnerTest, public ::testing::WithParamInterface<SignalCase> {};
 
 TEST_P(SignalTest, StopsEverything) {
   const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("ready") +
@@ -61,7 +61,7 @@ const SignalCase kSignals[] = {
      143, "its leader was killed before it had saved"},
     {"TheProgramOfItsOwnDoesNotCatchIt", "kill -TERM $RUNNER; exec sleep 1000", 143, ""},
 };
-INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, testing::ValuesIn(kSignals),
+INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::ValuesIn(kSignals),
                          [](const auto& i) { return i.param.name; });
 
 TEST_F(RunnerTest, WhoDoesNotEndInTimeIsKilled) {

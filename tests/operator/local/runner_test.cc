@@ -17,9 +17,9 @@ namespace {
 
 using api::ConditionType;
 using cluster::Role;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 using testing_support::MakeJob;
 
 TEST_F(RunnerTest, TheActiveDeadlineEndsIt) {

@@ -14,7 +14,7 @@ namespace {
 
 TEST(StopSignalsTest, AFileThatMayNotGrowIsTheWritesError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const std::string path = testing::TempDir() + "signals_test." + std::to_string(getpid());
+  const std::string path = ::testing::TempDir() + "signals_test." + std::to_string(getpid());
   EXPECT_EXIT(
       {
         const StopSignals signals;
@@ -24,7 +24,7 @@ TEST(StopSignalsTest, AFileThatMayNotGrowIsTheWritesError) {
         const Status written = WriteFileAtomically(path, "more than four bytes");
         std::_Exit(written.code() == StatusCode::kResourceExhausted ? 0 : 1);
       },
-      testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(StopSignalsTest, WhatItIgnoredIsAsBeforeAtItsEnd) {

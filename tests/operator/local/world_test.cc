@@ -9,8 +9,8 @@ namespace {
 using reconcile::PodPhase;
 using reconcile::PodSeen;
 using std::chrono::seconds;
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr TaskId kWorker0{cluster::Role::kWorker, 0};
 constexpr TaskId kWorker1{cluster::Role::kWorker, 1};
@@ -20,7 +20,7 @@ TimePoint At(double s) {
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(1'000'000 + s)));
 }
 
-class WorldTest : public testing::Test {
+class WorldTest : public ::testing::Test {
  protected:
   std::string Add(TaskId task, std::string_view policy = api::kRestartNever, double at = 0) {
     auto uid = world_.AddPod({.name = cluster::PodName("mnist", task),
@@ -84,7 +84,7 @@ struct EndCase {
   int code;
   PodPhase want;  // kRunning: it is brought back in place
 };
-class EndTest : public WorldTest, public testing::WithParamInterface<EndCase> {};
+class EndTest : public WorldTest, public ::testing::WithParamInterface<EndCase> {};
 TEST_P(EndTest, EndsAsItsPolicySays) {
   const std::string uid = Add(kWorker0, GetParam().policy);
   Orders(0);
@@ -115,7 +115,7 @@ const EndCase kEnds[] = {
     {"AlwaysZero", api::kRestartAlways, 0, PodPhase::kRunning},
     {"AlwaysOne", api::kRestartAlways, 1, PodPhase::kRunning},
 };
-INSTANTIATE_TEST_SUITE_P(Policies, EndTest, testing::ValuesIn(kEnds),
+INSTANTIATE_TEST_SUITE_P(Policies, EndTest, ::testing::ValuesIn(kEnds),
                          [](const auto& i) { return i.param.name; });
 
 TEST_F(WorldTest, ACrashLoopWaitsAsAKubeletDoes) {

@@ -11,7 +11,7 @@ namespace {
 
 using testing_support::LifecycleCase;
 
-class CasesTest : public testing::TestWithParam<LifecycleCase> {
+class CasesTest : public ::testing::TestWithParam<LifecycleCase> {
  protected:
   static PodSeen* Find(Scene* scene, cluster::TaskId task) {
     for (PodSeen& pod : scene->seen.pods) {
@@ -73,7 +73,7 @@ TEST_P(CasesTest, ComesToItsEnd) {
     if (!c.reason.empty()) {
       EXPECT_EQ(condition.reason, c.reason);
     }
-    EXPECT_THAT(condition.message, testing::StartsWith(c.message));
+    EXPECT_THAT(condition.message, ::testing::StartsWith(c.message));
   }
   EXPECT_EQ(scene.status().restarts, c.restarts);
   std::set<cluster::TaskId> kept;
@@ -86,7 +86,7 @@ TEST_P(CasesTest, ComesToItsEnd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, CasesTest, testing::ValuesIn(testing_support::LifecycleCases()),
+INSTANTIATE_TEST_SUITE_P(Table, CasesTest, ::testing::ValuesIn(testing_support::LifecycleCases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST(ChildrenTest, OnlyTheTrainingContainerIsTouched) {
   const Json pod = Pod(job, kWorker0);
   EXPECT_EQ(pod["spec"]["containers"][0], Json::parse(R"({"name":"log","image":"l"})"));
   EXPECT_EQ(Env(pod, "A", 1), "B");
-  EXPECT_THAT(Env(pod, "TF_CONFIG", 1), testing::HasSubstr("mnist-worker-0.mnist.ml.svc:9000"));
+  EXPECT_THAT(Env(pod, "TF_CONFIG", 1), ::testing::HasSubstr("mnist-worker-0.mnist.ml.svc:9000"));
   EXPECT_EQ(pod["spec"]["containers"][1]["ports"].size(), 1u);
   EXPECT_EQ(pod["metadata"]["labels"]["a"], "b");
   EXPECT_EQ(pod["metadata"]["annotations"]["c"], "d");
@@ -99,7 +99,7 @@ TEST(ChildrenTest, TfConfigByRole) {
       R"("worker":["a-worker-0.a.ml.svc.cluster.local:2222"]},"task":{"type":"chief","index":0},)"
       R"("environment":"cloud"})");
   EXPECT_THAT(TfConfigFor(job, {Role::kEvaluator, 0}, settings),
-              testing::HasSubstr(R"("evaluator":["a-evaluator-0)"));
+              ::testing::HasSubstr(R"("evaluator":["a-evaluator-0)"));
 }
 
 TEST(ChildrenTest, ElasticWorkersBesideServersGetTheSparseForm) {
@@ -111,12 +111,12 @@ TEST(ChildrenTest, ElasticWorkersBesideServersGetTheSparseForm) {
       R"({"cluster":{"ps":["a-ps-0.a.ml.svc:2222","a-ps-1.a.ml.svc:2222"],"worker":{"1":"a-worker-1.a.ml.svc:2222"}},)"
       R"("task":{"type":"worker","index":1},"environment":"cloud"})");
   EXPECT_THAT(TfConfigFor(builder.Build(), kChief, {}),
-              testing::HasSubstr("a-worker-2.a.ml.svc:2222"));
+              ::testing::HasSubstr("a-worker-2.a.ml.svc:2222"));
   const auto dense = MakeJob("a").Chief().Workers(3).With([](api::TrainingJob& job) {
     job.spec.elastic = api::Elastic{1, 5};
   });
   EXPECT_THAT(TfConfigFor(dense.Build(), kWorker1, {}),
-              testing::HasSubstr("a-worker-2.a.ml.svc:2222"))
+              ::testing::HasSubstr("a-worker-2.a.ml.svc:2222"))
       << "no ps";
 }
 
@@ -133,7 +133,7 @@ TEST(ChildrenTest, KubeflowCompatibilityHasAServicePerReplicaAndItsStrings) {
       R"("worker":["a-worker-0.ml.svc:2222"]},"task":{"type":"worker","index":0},"environment":"cloud"})");
   std::vector<std::string> names;
   for (const CreateService& service : WantedServices(job)) names.push_back(service.name);
-  EXPECT_THAT(names, testing::ElementsAre("a", "a-chief-0", "a-worker-0", "a-evaluator-0"));
+  EXPECT_THAT(names, ::testing::ElementsAre("a", "a-chief-0", "a-worker-0", "a-evaluator-0"));
   // Tools for TFJob find its pods by their labels.
   const Json labels = Pod(job, kChief)["metadata"]["labels"];
   EXPECT_EQ(labels["training.kubeflow.org/job-name"], "a");
@@ -196,9 +196,9 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   EXPECT_EQ(container["ports"][1]["name"], "meshtrain-http");
   Scene scene(builder);
   EXPECT_THAT(scene.Look(0),
-              testing::MatchesRegex("create service mnist\ncreate secret mnist-token-[0-9a-f]+\n"
-                                    "create claim mnist-checkpoint-[0-9a-f]+\n"
-                                    "create pod(.|\n)*"))
+              ::testing::MatchesRegex("create service mnist\ncreate secret mnist-token-[0-9a-f]+\n"
+                                      "create claim mnist-checkpoint-[0-9a-f]+\n"
+                                      "create pod(.|\n)*"))
       << ToString(scene.last);
   const Json claim = Json::parse(CheckpointClaim(builder.Build()).body);
   EXPECT_EQ(claim["spec"]["x"], 1);
@@ -233,9 +233,9 @@ TEST(ChildrenTest, PodsOfAProgramAreThoseOfAStrictCluster) {
   EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
   EXPECT_EQ(container["workingDir"], "/work");
   EXPECT_THAT(Mounts(pod),
-              testing::ElementsAre(testing::Pair("meshtrain-tmp", "/tmp"),
-                                   testing::Pair("meshtrain-token", "/etc/meshtrain/token ro"),
-                                   testing::Pair("meshtrain-work", "/work")));
+              ::testing::ElementsAre(::testing::Pair("meshtrain-tmp", "/tmp"),
+                                     ::testing::Pair("meshtrain-token", "/etc/meshtrain/token ro"),
+                                     ::testing::Pair("meshtrain-work", "/work")));
   EXPECT_EQ(pod["spec"]["volumes"][0]["secret"]["defaultMode"], 0440);
   // Where the cluster gives a group itself, the token is for it too, but we cannot know that.
   Settings open_shift;
@@ -255,7 +255,7 @@ TEST(ChildrenTest, ASealedJobsPodsMountItsCertificates) {
   EXPECT_EQ(Env(pod, "MESHTRAIN_TLS_KEY"), "/etc/meshtrain/tls/tls.key");
   EXPECT_EQ(Mounts(pod)["meshtrain-tls"], "/etc/meshtrain/tls ro");
   const CreateSecret secret = TlsSecret(job, sealing);
-  EXPECT_THAT(secret.name, testing::MatchesRegex("mnist-tls-[0-9a-f]{8}"));
+  EXPECT_THAT(secret.name, ::testing::MatchesRegex("mnist-tls-[0-9a-f]{8}"));
   EXPECT_EQ(secret.hosts, std::vector<std::string>{"*.mnist.ml.svc"});
   const Json body = Json::parse(secret.body);
   EXPECT_EQ(body["type"], "kubernetes.io/tls");
@@ -299,7 +299,7 @@ TEST(ChildrenTest, WhatIsSealedIsDecidedWhereTheJobBegins) {
   // And one that began sealed stays so under an operator that would not.
   Scene scene(Declared(2));
   scene.seen.settings.seals = true;
-  EXPECT_THAT(scene.Look(0), testing::HasSubstr("create secret mnist-tls-"));
+  EXPECT_THAT(scene.Look(0), ::testing::HasSubstr("create secret mnist-tls-"));
   EXPECT_EQ(scene.status().security, "mutualTLS");
   scene.Obey();
   scene.seen.settings.seals = false;
@@ -309,8 +309,8 @@ TEST(ChildrenTest, WhatIsSealedIsDecidedWhereTheJobBegins) {
   scene.Look(10);
   scene.Obey();
   const std::string did = scene.Look(11);
-  EXPECT_THAT(did, testing::HasSubstr("probe secret mnist-tls-")) << "worker-0 holds it";
-  EXPECT_THAT(did, testing::Not(testing::HasSubstr("create secret")));
+  EXPECT_THAT(did, ::testing::HasSubstr("probe secret mnist-tls-")) << "worker-0 holds it";
+  EXPECT_THAT(did, ::testing::Not(::testing::HasSubstr("create secret")));
 }
 
 TEST(ChildrenTest, TheTemplateWinsOverWhatAStrictClusterAsksFor) {
@@ -349,18 +349,18 @@ TEST(ChildrenTest, ClaimsAreMountedAndTheOutputOutlivesThePod) {
   });
   Json pod = Pod(builder.Build(), kWorker1);
   EXPECT_THAT(Mounts(pod),
-              testing::IsSupersetOf({testing::Pair("meshtrain-claim-0", "/work/data ro"),
-                                     testing::Pair("meshtrain-claim-1", "/mnt/a x/y"),
-                                     testing::Pair("meshtrain-output", "/work/output"),
-                                     testing::Pair("meshtrain-work", "/work")}));
+              ::testing::IsSupersetOf({::testing::Pair("meshtrain-claim-0", "/work/data ro"),
+                                       ::testing::Pair("meshtrain-claim-1", "/mnt/a x/y"),
+                                       ::testing::Pair("meshtrain-output", "/work/output"),
+                                       ::testing::Pair("meshtrain-work", "/work")}));
   std::map<std::string, std::string> claims;
   for (const Json& volume : pod["spec"]["volumes"]) {
     if (!volume.contains("persistentVolumeClaim")) continue;
     claims[volume["name"]] = volume["persistentVolumeClaim"]["claimName"];
   }
-  EXPECT_THAT(claims, testing::ElementsAre(testing::Pair("meshtrain-claim-0", "digits"),
-                                           testing::Pair("meshtrain-claim-1", "big"),
-                                           testing::Pair("meshtrain-output", "runs")));
+  EXPECT_THAT(claims, ::testing::ElementsAre(::testing::Pair("meshtrain-claim-0", "digits"),
+                                             ::testing::Pair("meshtrain-claim-1", "big"),
+                                             ::testing::Pair("meshtrain-output", "runs")));
   EXPECT_EQ(Env(pod, "MESHTRAIN_OUTPUT"), "/work/output/mnist/worker-1");
   EXPECT_EQ(Env(Pod(builder.Build(), kWorker0), "MESHTRAIN_OUTPUT"), "/work/output/mnist");
   EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"), "") << "the leader saves for all, beside its output";
@@ -382,10 +382,10 @@ TEST(ChildrenTest, ClaimsAreMountedAndTheOutputOutlivesThePod) {
                 .Build(),
             kWorker1);
   EXPECT_THAT(Mounts(pod),
-              testing::ElementsAre(testing::Pair("meshtrain-claim-1", "/mnt/a x/y"),
-                                   testing::Pair("meshtrain-output", "/work/output"),
-                                   testing::Pair("meshtrain-token", "/etc/meshtrain/token ro"),
-                                   testing::Pair("mine", "/src/data")));
+              ::testing::ElementsAre(::testing::Pair("meshtrain-claim-1", "/mnt/a x/y"),
+                                     ::testing::Pair("meshtrain-output", "/work/output"),
+                                     ::testing::Pair("meshtrain-token", "/etc/meshtrain/token ro"),
+                                     ::testing::Pair("mine", "/src/data")));
   EXPECT_EQ(pod["spec"]["containers"][0]["workingDir"], "/src");
 }
 

@@ -12,7 +12,7 @@ struct CleanCase {
   bool fails;
   std::string want;
 };
-class CleanTest : public testing::TestWithParam<CleanCase> {};
+class CleanTest : public ::testing::TestWithParam<CleanCase> {};
 TEST_P(CleanTest, DeletesWhatThePolicySays) {
   const CleanCase& c = GetParam();
   Scene scene(MakeJob("mnist").Chief().Workers(2).Clean(c.policy));
@@ -34,7 +34,7 @@ const CleanCase kClean[] = {
     {"RunningAfterAFailure", api::kCleanRunning, true,
      "delete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
 };
-INSTANTIATE_TEST_SUITE_P(Policies, CleanTest, testing::ValuesIn(kClean),
+INSTANTIATE_TEST_SUITE_P(Policies, CleanTest, ::testing::ValuesIn(kClean),
                          [](const auto& i) { return i.param.name; });
 
 TEST(LifecycleTest, TtlDeletesTheJob) {

@@ -8,8 +8,8 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 JobBuilder Patient(int64_t seconds) {
   return MakeJob("mnist").Workers(1).With(

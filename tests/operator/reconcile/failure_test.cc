@@ -10,8 +10,8 @@ namespace {
 
 using api::ConditionType;
 using cluster::Role;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct ExitCase {
   std::string name;
@@ -20,7 +20,7 @@ struct ExitCase {
   std::string reason;
   std::string want;  // the phase after it
 };
-class ExitTest : public testing::TestWithParam<ExitCase> {};
+class ExitTest : public ::testing::TestWithParam<ExitCase> {};
 TEST_P(ExitTest, RestartsOrFails) {
   const ExitCase& c = GetParam();
   Scene scene(MakeJob("mnist").Chief().Workers(2, c.policy));
@@ -67,7 +67,7 @@ const ExitCase kExits[] = {
     {"Segfault", api::kRestartExitCode, 139, "", "Failed"},
     {"Terminated", api::kRestartExitCode, 143, "", "Restarting"},
 };
-INSTANTIATE_TEST_SUITE_P(Codes, ExitTest, testing::ValuesIn(kExits),
+INSTANTIATE_TEST_SUITE_P(Codes, ExitTest, ::testing::ValuesIn(kExits),
                          [](const auto& i) { return i.param.name; });
 
 struct DisruptionCase {
@@ -75,7 +75,7 @@ struct DisruptionCase {
   std::string_view policy;
   std::function<void(PodSeen&)> change;
 };
-class DisruptionTest : public testing::TestWithParam<DisruptionCase> {};
+class DisruptionTest : public ::testing::TestWithParam<DisruptionCase> {};
 TEST_P(DisruptionTest, NeverCountsAndNeverFailsTheJob) {
   Scene scene(
       MakeJob("mnist")
@@ -130,7 +130,7 @@ const DisruptionCase kDisruptionCases[] = {
     {"UnexpectedAdmissionError", api::kRestartNever,
      [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "UnexpectedAdmissionError"; }},
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, DisruptionTest, testing::ValuesIn(kDisruptionCases),
+INSTANTIATE_TEST_SUITE_P(Kinds, DisruptionTest, ::testing::ValuesIn(kDisruptionCases),
                          [](const auto& i) { return i.param.name; });
 
 TEST(LostTest, APodThatVanishedIsMadeAgainWithAWarning) {
@@ -149,7 +149,7 @@ struct RuleCase {
   std::function<void(PodSeen&)> change;
   std::string want;
 };
-class RuleTest : public testing::TestWithParam<RuleCase> {};
+class RuleTest : public ::testing::TestWithParam<RuleCase> {};
 TEST_P(RuleTest, TheFirstMatchDecides) {
   Scene scene(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
     job.spec.failure_rules = {GetParam().rule, {.action = "Fail"}};
@@ -183,7 +183,7 @@ const RuleCase kRules[] = {
      [](PodSeen& p) { p.reason = "Evicted"; },
      "Failed"},
 };
-INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kRules),
+INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, ::testing::ValuesIn(kRules),
                          [](const auto& i) { return i.param.name; });
 
 TEST(RuleTest, RestartAllMakesEveryPodAgain) {

@@ -9,8 +9,8 @@ namespace {
 
 using api::ConditionType;
 using cluster::Role;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
   Scene scene(MakeJob("mnist").Chief().Workers(2).Gpus(8));

@@ -9,7 +9,7 @@ namespace {
 
 using api::ConditionType;
 using cluster::Role;
-using testing::Not;
+using ::testing::Not;
 
 // The kubelet restarts a pod's container once more; with 138 it may say which incarnation was lost.
 void InPlace(Scene* scene, cluster::TaskId task, int code, const std::string& lost = "") {
@@ -196,7 +196,7 @@ TEST(RestartTest, RestartsInPlaceStayCountedWhenTheirPodsGo) {
   // Not on record yet, for it is written every five seconds only: before a pod goes it is.
   InPlace(&scaled, kWorker0, 1);
   scaled.Pod(EndedPod(scaled.job, kChief, 138));
-  EXPECT_THAT(scaled.Look(2000), testing::StartsWith("patch status"));
+  EXPECT_THAT(scaled.Look(2000), ::testing::StartsWith("patch status"));
   EXPECT_EQ(scaled.status().restarts, 4 + 1 + 1);
 }
 

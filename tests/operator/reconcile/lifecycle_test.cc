@@ -10,8 +10,8 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The phases in which a look creates a Service and pods: "prepare service; create mnist-chief-0;
 // …".

@@ -11,8 +11,8 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(LifecycleTest, AdoptsOrphansAndReleasesStrays) {
   Scene scene(MakeJob("mnist").Workers(2));
@@ -97,7 +97,7 @@ TEST(ChildrenAreOursTest, NamesOfChildrenCarryTheJobsUid) {
   const auto a = names("uid-1"), b = names("uid-2");
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_NE(a[i], b[i]);
-    EXPECT_THAT(a[i], testing::MatchesRegex("mnist-[a-z]+-[0-9a-f]{8}.*"));
+    EXPECT_THAT(a[i], ::testing::MatchesRegex("mnist-[a-z]+-[0-9a-f]{8}.*"));
   }
 }
 

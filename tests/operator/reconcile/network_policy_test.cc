@@ -28,7 +28,7 @@ Settings With(const char* peers) {
 TEST(NetworkPolicyTest, AJobsPortsAreForItselfAndItsPagesForThePeers) {
   const api::TrainingJob job = MakeJob("mnist").Workers(2).Build();
   const CreateNetworkPolicy policy = JobNetworkPolicy(job, With(kPeers));
-  EXPECT_THAT(policy.name, testing::MatchesRegex("mnist-network-[0-9a-f]{8}"));
+  EXPECT_THAT(policy.name, ::testing::MatchesRegex("mnist-network-[0-9a-f]{8}"));
   const Json own = R"({"matchLabels":{"app.kubernetes.io/managed-by":"meshtrain-operator",
                        "meshtrain.dev/job-name":"mnist"}})"_json;
   EXPECT_EQ(Json::parse(policy.body),

@@ -9,7 +9,7 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 ProgressSeen Step(int64_t step, double at, int64_t total = 1000) {
   ProgressSeen seen;

@@ -8,8 +8,8 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(RefusalTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   Scene scene(MakeJob("mnist").Workers(3));

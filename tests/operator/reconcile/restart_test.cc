@@ -10,7 +10,7 @@ namespace {
 
 using api::ConditionType;
 using cluster::Role;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Fails a replica, and lets the operator bring it back.
 void FailAndRecover(Scene* scene, cluster::TaskId task, int code, double at,
@@ -166,7 +166,7 @@ TEST(RestartTest, RepeatedRestartsWaitLongerAndLonger) {
     at += wait + 1;
     scene.Look(at);
   }
-  EXPECT_THAT(waits, testing::ElementsAre(0, 5, 10, 20, 40));
+  EXPECT_THAT(waits, ::testing::ElementsAre(0, 5, 10, 20, 40));
 }
 
 // Clocks of two operators may differ: a restart on record that lies ahead holds nothing back.

@@ -8,8 +8,8 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(LifecycleTest, ScalesUpAndDownTouchingOnlyWhatChanges) {
   // Beside parameter servers each worker knows itself and the servers only.
@@ -51,9 +51,9 @@ TEST(LifecycleTest, ServicesOfReplicasThatAreWantedNoMoreGo) {
   scene.seen.services.push_back(
       {.name = "mnist-worker-7", .uid = "u2", .controller_uid = "another"});
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 2;
-  EXPECT_THAT(scene.Look(20), testing::HasSubstr("delete service mnist-worker-2\n"));
+  EXPECT_THAT(scene.Look(20), ::testing::HasSubstr("delete service mnist-worker-2\n"));
   scene.Obey();
-  EXPECT_THAT(scene.Look(21), testing::Not(testing::HasSubstr("service")));
+  EXPECT_THAT(scene.Look(21), ::testing::Not(::testing::HasSubstr("service")));
 }
 
 // Every process is told all the others, so none may run beside one that was told another set.
@@ -65,7 +65,7 @@ TEST(ClusterTest, AChangeOfTheClusterRestartsAllTogether) {
     scene.Running();
     scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = workers;
     const std::string did = scene.Look(20);
-    EXPECT_THAT(did, testing::StartsWith(
+    EXPECT_THAT(did, ::testing::StartsWith(
                          "patch status Restarting Created=JobCreated Restarting=ClusterChanged"));
     EXPECT_THAT(did, HasSubstr("delete pod mnist-chief-0\ndelete pod mnist-worker-0\n"
                                "delete pod mnist-worker-1\n"));

@@ -10,8 +10,8 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Bytes that JSON would change on their way to the server and back make no endless news.
 TEST(LifecycleTest, OddBytesInMessagesAreWrittenOnce) {

@@ -8,7 +8,7 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(LifecycleTest, SuspendDeletesPodsAndResumeStartsAnew) {
   Scene scene(MakeJob("mnist").Chief().Workers(1));

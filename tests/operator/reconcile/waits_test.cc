@@ -9,7 +9,7 @@ namespace meshtrain::reconcile {
 namespace {
 
 using api::ConditionType;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(WaitsTest, NamesThePodThatDoesNotStartAndWhy) {
   struct Case {

@@ -14,11 +14,11 @@
 namespace meshtrain {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(FileTest, AnAtomicWriteReplacesTheFileAndLeavesNoOther) {
-  const std::string folder = testing::TempDir() + "/mt_file_test";
+  const std::string folder = ::testing::TempDir() + "/mt_file_test";
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(MakeDirectories(folder + "/a/b").ok());
   const std::string path = folder + "/a/b/f";
@@ -35,7 +35,7 @@ TEST(FileTest, AnAtomicWriteReplacesTheFileAndLeavesNoOther) {
 TEST(FileTest, ErrorsNameThePath) {
   EXPECT_EQ(ReadFile("/nowhere/x").status().code(), StatusCode::kNotFound);
   EXPECT_NE(WriteFileAtomically("/nowhere/x", "").message().find("/nowhere/x"), std::string::npos);
-  const std::string path = testing::TempDir() + "/mt_big";
+  const std::string path = ::testing::TempDir() + "/mt_big";
   ASSERT_TRUE(WriteFileAtomically(path, std::string(100, 'x')).ok());
   EXPECT_EQ(ReadFile(path, 99).status().code(), StatusCode::kResourceExhausted);
 }
@@ -61,7 +61,7 @@ TEST(FileTest, ErrnosAreToldApart) {
 }
 
 TEST(FileTest, WhatIsInTheWayIsAnErrorOfItsOwn) {
-  const std::string folder = testing::TempDir() + "/mt_file_in_the_way";
+  const std::string folder = ::testing::TempDir() + "/mt_file_in_the_way";
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(MakeDirectories(folder + "/a").ok());
   std::filesystem::create_symlink(folder + "/loop", folder + "/loop");
@@ -80,7 +80,7 @@ TEST(FileTest, WhatIsInTheWayIsAnErrorOfItsOwn) {
 
 // Each of these would wait for ever, or read and write what is no file.
 TEST(FileTest, WhatIsNoRegularFileIsAnErrorAtOnce) {
-  const std::string folder = testing::TempDir() + "/mt_file_kinds";
+  const std::string folder = ::testing::TempDir() + "/mt_file_kinds";
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(MakeDirectories(folder).ok());
   const std::string fifo = folder + "/fifo", socket = folder + "/socket";
@@ -112,7 +112,7 @@ TEST(FileTest, WhatIsNoRegularFileIsAnErrorAtOnce) {
 }
 
 TEST(FileTest, ALinkIsNotFollowedWhereItMustNotBe) {
-  const std::string folder = testing::TempDir() + "/mt_file_links";
+  const std::string folder = ::testing::TempDir() + "/mt_file_links";
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(MakeDirectories(folder).ok());
   const std::string file = folder + "/file", link = folder + "/link";
@@ -128,7 +128,7 @@ TEST(FileTest, ALinkIsNotFollowedWhereItMustNotBe) {
 }
 
 TEST(FileTest, APathWithANulByteIsRefused) {
-  const std::string folder = testing::TempDir() + "/mt_file_nul";
+  const std::string folder = ::testing::TempDir() + "/mt_file_nul";
   std::filesystem::remove_all(folder);
   const std::string path = folder + std::string("\0.gz", 4);
   for (const Status& status : {ReadFile(path).status(), WriteFileAtomically(path, "x"),
@@ -141,7 +141,7 @@ TEST(FileTest, APathWithANulByteIsRefused) {
 }
 
 TEST(FileTest, InPlaceTheFileStaysTheSame) {
-  const std::string path = testing::TempDir() + "/mt_file_in_place";
+  const std::string path = ::testing::TempDir() + "/mt_file_in_place";
   std::filesystem::remove(path);
   struct stat before {
   }, after{};

@@ -11,7 +11,7 @@ namespace meshtrain {
 namespace {
 
 // Folders as the kernel would show them.
-class MemoryTest : public testing::Test {
+class MemoryTest : public ::testing::Test {
  protected:
   void Put(const std::string& path, const std::string& text) const {
     const std::string whole = folder_.path() + "/" + path;

@@ -47,7 +47,7 @@ TEST(ThreadDeathTest, AThreadThatCannotBeMadeIsAnError) {
         if (!thread.ok()) std::fputs((thread.status().ToString() + "\n").c_str(), stderr);
         std::_Exit(thread.status().code() == StatusCode::kUnavailable ? 0 : 1);
       },
-      testing::ExitedWithCode(0),
+      ::testing::ExitedWithCode(0),
       "a test: expected a thread, got: Resource temporarily unavailable");
 }
 

@@ -53,7 +53,8 @@ TEST(AsyncSaverTest, AnErrorSurfacesAtTheNextCallOnce) {
   Spill(folder.At("ckpt-00000001"), "a file where the folder should be");
   ASSERT_EQ((*saver)->Save(Small(1)), OkStatus());
   const Status error = (*saver)->Save(Small(2));
-  EXPECT_THAT(error.message(), testing::HasSubstr("saving step 1: " + folder.At("ckpt-00000001")));
+  EXPECT_THAT(error.message(),
+              ::testing::HasSubstr("saving step 1: " + folder.At("ckpt-00000001")));
   EXPECT_EQ((*saver)->Save(Small(2)), OkStatus());
   EXPECT_EQ((*saver)->Wait(), OkStatus());
   EXPECT_EQ((*saver)->last()->step, 2);

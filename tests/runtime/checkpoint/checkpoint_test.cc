@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using mesh::Tensor;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 Snapshot Small(int64_t step) {
   return Whole(step, {{"kernel", Counting(Type("f32[4,3]"), static_cast<double>(step))},

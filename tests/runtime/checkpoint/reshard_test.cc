@@ -139,7 +139,7 @@ TEST(ReshardTest, ProcessesShareTheWork) {
 }
 
 // Two processes, each with two of four devices, save one variable that is split over all of them.
-class SharedSaveTest : public testing::Test {
+class SharedSaveTest : public ::testing::Test {
  protected:
   Snapshot PartOf(int process, float first) {
     std::vector<mesh::Device> devices;

@@ -9,8 +9,8 @@ namespace meshtrain::checkpoint {
 namespace {
 
 using mesh::Tensor;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string File(const std::string& header, const std::string& data = "", int64_t length = -1) {
   std::string bytes;
@@ -69,7 +69,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-class BadSafetensorsTest : public testing::TestWithParam<Case> {};
+class BadSafetensorsTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(BadSafetensorsTest, SaysFileAndByte) {
   const TempFolder folder;
@@ -82,7 +82,7 @@ TEST_P(BadSafetensorsTest, SaysFileAndByte) {
 
 INSTANTIATE_TEST_SUITE_P(
     Safetensors, BadSafetensorsTest,
-    testing::ValuesIn(std::vector<Case>{
+    ::testing::ValuesIn(std::vector<Case>{
         {"Empty", "", "byte 0: expected a safetensors file"},
         {"LengthPastEnd", File("{}", "", 3), "byte 0: expected a header length of 2 to 2, got: 3"},
         {"LengthHuge", File("{}", "", int64_t{1} << 62), "byte 0: expected a header length"},
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"MetadataNotTexts", File(R"({"__metadata__":{"a":1}})"),
          "expected a text for `a`, got: 1"},
     }),
-    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 TEST(SafetensorsTest, ADamagedHeaderNeverCrashes) {
   const TempFolder folder;

@@ -9,8 +9,8 @@
 namespace meshtrain::checkpoint {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(WeightsTest, LoadsByPathFromAFileACheckpointOrAFolderOfThem) {
   const TempFolder folder;

@@ -26,7 +26,7 @@ mesh::Mesh Replicas(int64_t n) {
 }
 
 // Three parties of one rank each, on threads.
-class ThreadPartiesTest : public testing::Test {
+class ThreadPartiesTest : public ::testing::Test {
  protected:
   void Make(Duration deadline = kLong) {
     parties_ = std::make_unique<ThreadParties>(
@@ -90,7 +90,7 @@ TEST_F(ThreadPartiesTest, WhoIsMissingIsNamedAtTheDeadline) {
   int late = 0;
   for (const int p : {0, 2}) {
     EXPECT_THAT(ends[p].code(),
-                testing::AnyOf(StatusCode::kDeadlineExceeded, StatusCode::kUnavailable));
+                ::testing::AnyOf(StatusCode::kDeadlineExceeded, StatusCode::kUnavailable));
     late += ends[p].code() == StatusCode::kDeadlineExceeded ? 1 : 0;
     EXPECT_NE(ends[p].message().find("replica 1"), std::string::npos) << ends[p].message();
     EXPECT_NE(ends[p].message().find("all_reduce of %3"), std::string::npos) << ends[p].message();

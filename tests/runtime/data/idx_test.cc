@@ -10,8 +10,8 @@
 namespace meshtrain::data {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::vector<uint8_t> ReadAll(IdxReader& reader, int64_t n) {
   std::vector<uint8_t> out(static_cast<size_t>(n));
@@ -90,7 +90,7 @@ std::string Bomb() { return Gzip(IdxHeader({10, 2, 3}) + std::string(64 << 20, '
 
 std::string Cut(const std::string& bytes, size_t n) { return bytes.substr(0, bytes.size() - n); }
 
-class BadIdxTest : public testing::TestWithParam<Case> {};
+class BadIdxTest : public ::testing::TestWithParam<Case> {};
 
 // Opens the file as a source would, reads all, and checks the end.
 TEST_P(BadIdxTest, SaysFileAndByte) {
@@ -109,7 +109,7 @@ TEST_P(BadIdxTest, SaysFileAndByte) {
 
 INSTANTIATE_TEST_SUITE_P(
     Idx, BadIdxTest,
-    testing::ValuesIn(std::vector<Case>{
+    ::testing::ValuesIn(std::vector<Case>{
         {"Empty", "", StatusCode::kDataLoss,
          "byte 0: expected the 4 bytes of IDX's magic number, got: end of file"},
         {"NotIdx", "PK\3\4 something", StatusCode::kInvalidArgument,
@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"DimensionsOverflow", IdxHeader({0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}),
          StatusCode::kDataLoss, "expected dimensions that fit in memory"},
     }),
-    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+    [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 Status OpenPair(const std::string& images, const std::string& labels, int64_t take = -1) {
   return OpenSource({.from = IdxFiles{images, labels}, .take = take}).status();

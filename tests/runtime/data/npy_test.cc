@@ -68,7 +68,7 @@ struct Bad {
   std::string name, bytes, says;
   StatusCode code = StatusCode::kDataLoss;
 };
-class BadNpyTest : public testing::TestWithParam<Bad> {};
+class BadNpyTest : public ::testing::TestWithParam<Bad> {};
 
 TEST_P(BadNpyTest, IsRefusedWithTheReason) {
   const auto read = ParseNpy(GetParam().bytes, "x.npy");
@@ -81,7 +81,7 @@ TEST_P(BadNpyTest, IsRefusedWithTheReason) {
 constexpr auto kBad = StatusCode::kInvalidArgument;
 INSTANTIATE_TEST_SUITE_P(
     Files, BadNpyTest,
-    testing::Values(
+    ::testing::Values(
         Bad{"Empty", "", "expected a .npy file"},
         Bad{"Other", "PK\x03\x04 and so on", "expected a .npy file"},
         Bad{"Version", File("{}", "", 9), "expected version 1, 2 or 3"},

@@ -10,7 +10,7 @@ namespace meshtrain::data {
 namespace {
 
 using mesh::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Element i is the number i.
 SourceSpec Numbers(int64_t n) {
@@ -67,7 +67,8 @@ TEST(PipelineTest, ComponentsHaveNamesOneOfThemTheLabels) {
   // What labels must be is asked of the component that holds them.
   (*pipeline)->ExpectClasses(2, "kind");
   ASSERT_TRUE((*pipeline)->Next().ok());  // the end of the pass
-  EXPECT_THAT((*pipeline)->Next().status().message(), testing::HasSubstr("label 2, but 2 classes"));
+  EXPECT_THAT((*pipeline)->Next().status().message(),
+              ::testing::HasSubstr("label 2, but 2 classes"));
   // Without names; and names that cannot be told apart.
   auto unnamed = Make({Arrays{{left, ids, ids}}}, {BatchStage{3}});
   EXPECT_EQ(unnamed->component_names(), (std::vector<std::string>{"x", "y", "component_2"}));

@@ -23,10 +23,10 @@
 namespace meshtrain::device {
 namespace {
 
-using testing::ExitedWithCode;
-using testing::HasSubstr;
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
 
-class InstructionSetTest : public testing::Test {
+class InstructionSetTest : public ::testing::Test {
  protected:
   void SetUp() override {
     testing::FLAGS_gtest_death_test_style = "threadsafe";

@@ -39,7 +39,7 @@ plan::Plan AddOne() {
 
 TEST(DiscreteDeathTest, TheHostCannotReadADevice) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(ReadAsTheHost(), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(ReadAsTheHost(), ::testing::KilledBySignal(SIGSEGV), "");
 }
 
 [[noreturn]] void ReadAsAnotherDevice() {
@@ -53,7 +53,7 @@ TEST(DiscreteDeathTest, TheHostCannotReadADevice) {
 
 TEST(DiscreteDeathTest, WhoWorksForADeviceCannotReadAnother) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(ReadAsAnotherDevice(), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(ReadAsAnotherDevice(), ::testing::KilledBySignal(SIGSEGV), "");
 }
 
 TEST(RegionTest, GivesZerosAndTakesBackWhatIsGiven) {

@@ -145,7 +145,7 @@ TEST(PoolDeathTest, WithoutThreadsLoopsRunOnTheirCaller) {
         std::fputs((pool.health().ToString() + "\n").c_str(), stderr);
         std::_Exit(!pool.health().ok() && pool.threads() == 1 && sum == 4950 ? 0 : 1);
       },
-      testing::ExitedWithCode(0), "computing: expected a thread, got: ");
+      ::testing::ExitedWithCode(0), "computing: expected a thread, got: ");
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ TEST(SumsTest, WhatOverflowsOnTheWayThroughAllIsNoInfinity) {
 }
 
 // Every set, with rows that overlap: a million rows of 128 in 4 MB.
-class SetSumsTest : public testing::TestWithParam<const char*> {
+class SetSumsTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     k_ = cpu::FindKernels(GetParam());
@@ -260,7 +260,7 @@ TEST_P(SetSumsTest, SoftmaxAndCrossEntropiesHoldForManyClasses) {
   ASSERT_NEAR(p[kLabel], other / sum - 1, 1e-7);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, SetSumsTest, testing::Values("v2", "v3", "v4"),
+INSTANTIATE_TEST_SUITE_P(Isa, SetSumsTest, ::testing::Values("v2", "v3", "v4"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 using mesh::DType;
 using program::Variable;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Case {
   std::string name;
@@ -37,7 +37,7 @@ std::vector<Case> Cases() {
 }
 
 // w and a slot v of momentum for y = x w + b with a squared error; a count of steps.
-class BadStepTest : public testing::TestWithParam<Case> {
+class BadStepTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override { Make({.isolated = GetParam().isolated}); }
 
@@ -106,7 +106,7 @@ class BadStepTest : public testing::TestWithParam<Case> {
   Mesh mesh_;
   Variable w_, v_, b_, n_;
 };
-INSTANTIATE_TEST_SUITE_P(Layouts, BadStepTest, testing::ValuesIn(Cases()),
+INSTANTIATE_TEST_SUITE_P(Layouts, BadStepTest, ::testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
 // The loss is finite, about 1e20, and the gradient is not.

@@ -21,7 +21,7 @@ std::vector<float> Values(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-class FunctionTest : public testing::TestWithParam<bool> {
+class FunctionTest : public ::testing::TestWithParam<bool> {
  protected:
   Tensor Host(const Result<DTensor>& x) {
     EXPECT_TRUE(x.ok()) << x.status().message();
@@ -34,7 +34,7 @@ class FunctionTest : public testing::TestWithParam<bool> {
   std::unique_ptr<Session> session_ = Session::Create({.isolated = GetParam()}).value();
   Mesh mesh_ = Mesh::Parse("batch=4").value();
 };
-INSTANTIATE_TEST_SUITE_P(Memory, FunctionTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Memory, FunctionTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Isolated" : "Shared"; });
 
 TEST_P(FunctionTest, InitializersRunUnderTheirLayoutAndGiveTheSameNumbersInEach) {

@@ -20,7 +20,7 @@ sharding::Given Megatron(const Mesh& mesh) {
   return given;
 }
 
-class MemoryTest : public testing::TestWithParam<const char*> {
+class MemoryTest : public ::testing::TestWithParam<const char*> {
  protected:
   static std::vector<program::Variable> Declare(Session& session, const program::Program& program,
                                                 const Mesh& mesh, const sharding::Given& given) {
@@ -87,7 +87,7 @@ class MemoryTest : public testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Meshes, MemoryTest,
-                         testing::Values("batch=8", "batch=4,model=2", "batch=3", "batch=1"),
+                         ::testing::Values("batch=8", "batch=4,model=2", "batch=3", "batch=1"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == '=' || c == ',' ? '_' : c;

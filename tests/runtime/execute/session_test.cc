@@ -26,12 +26,12 @@ std::vector<float> Values(const Tensor& t) {
 
 Layout L(const std::string& text, const Mesh& mesh) { return Layout::Parse(text, mesh).value(); }
 
-class SessionTest : public testing::TestWithParam<bool> {
+class SessionTest : public ::testing::TestWithParam<bool> {
  protected:
   std::unique_ptr<Session> session_ = Session::Create({.isolated = GetParam()}).value();
   Mesh mesh_ = Mesh::Parse("batch=4,model=2").value();
 };
-INSTANTIATE_TEST_SUITE_P(Memory, SessionTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Memory, SessionTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Isolated" : "Shared"; });
 
 TEST_P(SessionTest, WhatIsCopiedToTheMeshComesBack) {

@@ -74,7 +74,7 @@ TEST(RoundTripTest, ProgramsOfAnyRows) {
   const std::vector<RowCase> rows = AllRows();
   ASSERT_GT(rows.size(), 100u);
   int good = 0;
-  for (int round = 0; round < 400 && !testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < 400 && !::testing::Test::HasFailure(); ++round) {
     Node program = Parse(kRowProgram);
     for (size_t n = 1 + random() % 6; n > 0; --n) {
       const RowCase& row = rows[random() % rows.size()];

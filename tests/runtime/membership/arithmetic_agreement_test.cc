@@ -10,8 +10,8 @@
 namespace meshtrain::membership {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string Worker(int process) { return "worker-" + std::to_string(process); }
 

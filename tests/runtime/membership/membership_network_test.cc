@@ -22,8 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr seconds kPatience{60};
 
@@ -34,7 +34,7 @@ std::unique_ptr<Membership> Make(MembershipOptions options) {
 }
 
 // A chief and two workers, the second of which reaches the chief through a forwarder.
-class MembershipNetworkTest : public testing::Test {
+class MembershipNetworkTest : public ::testing::Test {
  protected:
   void Start(MembershipOptions options = {}) {
     members_.clear();
@@ -88,7 +88,7 @@ TEST_F(MembershipNetworkTest, AConnectionThatIsCutIsALossForBothSides) {
 TEST_F(MembershipNetworkTest, APartitionInEitherDirectionIsNoticedOnBothSidesAndHeals) {
   Start();
   for (const auto& [to_chief, to_worker] : {std::pair(true, false), {false, true}, {true, true}}) {
-    SCOPED_TRACE(testing::Message()
+    SCOPED_TRACE(::testing::Message()
                  << "blocked to the chief: " << to_chief << ", to the worker: " << to_worker);
     ExpectTogether();
     Alarms of_chief, of_near, of_far;
@@ -206,7 +206,7 @@ TEST_F(MembershipNetworkTest, NoiseAtThePortDoesNoHarm) {
 class MembershipTlsTest : public MembershipNetworkTest {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "membership_network_test." + std::to_string(getpid());
+    folder_ = ::testing::TempDir() + "membership_network_test." + std::to_string(getpid());
     WriteCertificates(folder_ + "/ours");
     WriteCertificates(folder_ + "/theirs");
   }

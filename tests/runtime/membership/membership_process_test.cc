@@ -27,16 +27,16 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AllOf;
-using testing::AnyOf;
-using testing::HasSubstr;
-using testing::Optional;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Optional;
+using ::testing::StartsWith;
 
-class MembershipProcessTest : public testing::Test {
+class MembershipProcessTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "membership_process_test." + std::to_string(getpid());
+    folder_ = ::testing::TempDir() + "membership_process_test." + std::to_string(getpid());
     ASSERT_TRUE(MakeDirectories(folder_).ok());
     ASSERT_TRUE(WriteFileAtomically(folder_ + "/token", "s3cret\n").ok());
     ASSERT_TRUE(WriteFileAtomically(folder_ + "/other_token", "guess\n").ok());

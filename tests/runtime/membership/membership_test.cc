@@ -16,10 +16,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AllOf;
-using testing::AnyOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Longer than anything here takes; a test that needs it has failed.
 constexpr seconds kPatience{60};
@@ -31,7 +31,7 @@ std::unique_ptr<Membership> Make(MembershipOptions options) {
 }
 
 // A chief and two workers.
-class MembershipTest : public testing::Test {
+class MembershipTest : public ::testing::Test {
  protected:
   // Nobody is silent here: a machine that stands still for a while loses no member.
   MembershipOptions Options(cluster::TaskId task) {

@@ -8,11 +8,11 @@ namespace {
 
 using std::chrono::milliseconds;
 using Phase = RendezvousClient::Phase;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const cluster::TaskId kChief{cluster::Role::kChief, 0}, kWorker{cluster::Role::kWorker, 0};
 
-class RendezvousClientTest : public testing::Test {
+class RendezvousClientTest : public ::testing::Test {
  protected:
   Incarnation Of(uint64_t id) const {
     return {.id = id,

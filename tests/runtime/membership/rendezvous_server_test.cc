@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr seconds kPatience{60};
 constexpr const char* kAgree = "/meshtrain.v1.Rendezvous/Agree";
@@ -83,7 +83,7 @@ class OneCall {
   std::unique_ptr<grpc::ClientReaderWriter<v1::Sealed, v1::Sealed>> stream_;
 };
 
-class RendezvousServerTest : public testing::Test {
+class RendezvousServerTest : public ::testing::Test {
  protected:
   void Start(Duration first_word_within = kPatience) {
     auto made = RendezvousServer::Create({.address = "127.0.0.1",
@@ -177,7 +177,7 @@ TEST_F(RendezvousServerTest, AServerThatEndsWaitsUntilItsAnswersAreThere) {
   ASSERT_TRUE(call.Answer(overheard.mac()).ok());
   auto stopping = std::async(std::launch::async, [this] { server_->Stop(kPatience); });
   EXPECT_EQ(member.End().error_code(), grpc::UNAVAILABLE);
-  EXPECT_THAT(silent.End().error_code(), testing::AnyOf(grpc::UNAVAILABLE, grpc::CANCELLED));
+  EXPECT_THAT(silent.End().error_code(), ::testing::AnyOf(grpc::UNAVAILABLE, grpc::CANCELLED));
   EXPECT_EQ(stopping.wait_for(milliseconds(200)), std::future_status::timeout);
   call.SayNoMore();
   EXPECT_TRUE(call.End().ok());

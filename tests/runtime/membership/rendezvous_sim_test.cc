@@ -98,15 +98,15 @@ class World {
   }
 
   void Run() {
-    for (; now_ < kTroubled && !testing::Test::HasFailure(); now_ += kStep) {
+    for (; now_ < kTroubled && !::testing::Test::HasFailure(); now_ += kStep) {
       Trouble();
       Advance();
     }
     Heal();
     const Duration end = now_ + kPeace;
     const int64_t agreed_before = agreed_;
-    for (; now_ < end && !testing::Test::HasFailure(); now_ += kStep) Advance();
-    if (testing::Test::HasFailure()) return;
+    for (; now_ < end && !::testing::Test::HasFailure(); now_ += kStep) Advance();
+    if (::testing::Test::HasFailure()) return;
     std::set<uint64_t> incarnations;
     std::set<int> here;
     std::string states;
@@ -525,7 +525,7 @@ TEST(RendezvousSimTest, MembersComeTogetherAndNeverDisagree) {
     opened += world.opened();
     agreed += world.agreed();
     refused += world.refused();
-    if (testing::Test::HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
   }
   std::cout << opened << " incarnations, " << agreed << " agreements, " << refused
             << " stale processes refused\n";

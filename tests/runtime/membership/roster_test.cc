@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr cluster::TaskId kChief{cluster::Role::kChief, 0};
 constexpr cluster::TaskId kWorker0{cluster::Role::kWorker, 0};
@@ -29,7 +29,7 @@ RosterOptions Options(uint64_t first_id = 1000) {
 }
 
 // A roster, its time, and what it answered last.
-class RosterTest : public testing::Test {
+class RosterTest : public ::testing::Test {
  protected:
   void Handle(const RosterEvent& event) { answers_ = roster_.Handle(event, now_); }
   void Join(uint64_t connection, cluster::TaskId task, uint64_t instance, uint64_t last = 0,
@@ -136,7 +136,7 @@ TEST_F(RosterTest, ABrokenStreamAlarmsTheOthersAndTheReturnOpensTheNext) {
   EXPECT_EQ(Said_(), (Texts{"5<end FAILED_PRECONDITION: stale incarnation: worker-1 has a newer "
                             "process than this one"}));
   Ask(6, kWorker1, 13, 0);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("stale incarnation")));
+  EXPECT_THAT(Said_(), ::testing::ElementsAre(HasSubstr("stale incarnation")));
   EXPECT_EQ(roster_.open(), 1001u);
 }
 
@@ -177,7 +177,7 @@ TEST_F(RosterTest, AServerThatStoodStillBlamesNobodyForIt) {
   Handle(membership::Tick{});
   EXPECT_EQ(Said_(), Texts{});
   Tick(seconds(10), {1, 2});  // who is silent after it is lost
-  EXPECT_THAT(Said_(), testing::Contains(HasSubstr("worker-1 lost: silent for 1.")));
+  EXPECT_THAT(Said_(), ::testing::Contains(HasSubstr("worker-1 lost: silent for 1.")));
 }
 
 TEST_F(RosterTest, AnotherProcessOfALiveTaskWaits) {
@@ -197,7 +197,7 @@ TEST_F(RosterTest, OneThatWasReplacedBeforeItWasAMemberStaysOut) {
   Join(2, kWorker1, 14);
   Join(3, kWorker1, 13);
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
+              ::testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
 }
 
 TEST_F(RosterTest, ANewConnectionOfAMemberEndsTheIncarnation) {
@@ -233,10 +233,10 @@ TEST_F(RosterTest, ANewServerLearnsWhoWasReplaced) {
   EXPECT_EQ(Said_(), Texts{});
   Join(2, kWorker0, 2, 900, {1, 2, 30});
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
+              ::testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
   Join(3, kWorker1, 3, 800, {1, 2, 3});
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
+              ::testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
   Join(4, kChief, 100);
   Join(5, kWorker1, 30, 900, {1, 2, 30});
   EXPECT_EQ(Said_(), (Texts{"4<welcome 1000", "2<welcome 1000", "5<welcome 1000"}));
@@ -246,33 +246,33 @@ TEST_F(RosterTest, BetweenProcessesThatNobodyKnowsTheLaterMemberIsTheNewer) {
   Join(1, kWorker1, 13, 800);
   Join(2, kWorker1, 14, 900);
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
+              ::testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
   Join(3, kWorker1, 15, 850);
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
+              ::testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
   Handle(Broken{2, "connection closed"});
   Join(4, kWorker1, 16);  // never was a member: newer than all
   EXPECT_EQ(Said_(), Texts{});
   Join(5, kWorker1, 14, 900);
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(HasSubstr("5<end FAILED_PRECONDITION: stale incarnation")));
+              ::testing::ElementsAre(HasSubstr("5<end FAILED_PRECONDITION: stale incarnation")));
 }
 
 TEST_F(RosterTest, StrangersAreRefused) {
   Join(1, {cluster::Role::kWorker, 7}, 11);
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(
+              ::testing::ElementsAre(
                   "1<end FAILED_PRECONDITION: expected one of the members chief-0, worker-0, "
                   "worker-1, got: worker-7"));
   Handle(Said{2, JoinMessage{.task = kWorker1, .instance = 1, .expected = {kChief, kWorker1}}});
   EXPECT_THAT(Said_(),
-              testing::ElementsAre(
+              ::testing::ElementsAre(
                   "2<end FAILED_PRECONDITION: worker-1 knows another cluster: expected the "
                   "members chief-0, worker-0, worker-1, got: chief-0, worker-1"));
   Join(3, kWorker1, 0);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("3<end INVALID_ARGUMENT")));
+  EXPECT_THAT(Said_(), ::testing::ElementsAre(HasSubstr("3<end INVALID_ARGUMENT")));
   Join(4, kWorker1, 13, kMaxIncarnation);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("4<end INVALID_ARGUMENT")));
+  EXPECT_THAT(Said_(), ::testing::ElementsAre(HasSubstr("4<end INVALID_ARGUMENT")));
   Handle(Said{5, BeatMessage{}});
   Handle(Said{6, LeaveMessage{}});
   EXPECT_EQ(Said_(), Texts{});
@@ -290,9 +290,9 @@ TEST_F(RosterTest, AgreementGathersByPlaceAndCountsRounds) {
   Ask(11, kWorker0, 12, 0, "plan", "b");
   EXPECT_EQ(Said_(), (Texts{"call 11<a,b,c"}));
   Ask(12, kWorker0, 12, 5);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("call 12<FAILED_PRECONDITION")));
+  EXPECT_THAT(Said_(), ::testing::ElementsAre(HasSubstr("call 12<FAILED_PRECONDITION")));
   Ask(13, kWorker1, 13, ~uint64_t{0});
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("call 13<FAILED_PRECONDITION")));
+  EXPECT_THAT(Said_(), ::testing::ElementsAre(HasSubstr("call 13<FAILED_PRECONDITION")));
 }
 
 TEST_F(RosterTest, AnAgreementEndsAlikeForAll) {
@@ -320,11 +320,12 @@ TEST_F(RosterTest, AnAgreementEndsAlikeForAll) {
   Ask(14, kWorker0, 12, 2, "y");
   Handle(Withdrawn{14});
   EXPECT_THAT(Said_(),
-              testing::Contains("call 13<UNAVAILABLE: agree on \"y\": worker-0 waits no longer"));
+              ::testing::Contains("call 13<UNAVAILABLE: agree on \"y\": worker-0 waits no longer"));
 
   Ask(15, kChief, 11, 3, "z");
   Handle(Broken{2, "connection closed"});
-  EXPECT_THAT(Said_(), testing::Contains("call 15<UNAVAILABLE: worker-0 lost: connection closed"));
+  EXPECT_THAT(Said_(),
+              ::testing::Contains("call 15<UNAVAILABLE: worker-0 lost: connection closed"));
   Handle(Asked{16, AgreeMessage{kWorker1, 13, 1000, 3, "z", "", seconds(1)}});
   EXPECT_EQ(Said_(), (Texts{"call 16<UNAVAILABLE: worker-0 lost: connection closed"}));
 }
@@ -474,9 +475,9 @@ TEST(RosterFuzzTest, KeepsItsPromisesUnderAnyEvents) {
         instances = members;
         next_round = 0;
       }
-      EXPECT_THAT(roster.open(), testing::AnyOf(0u, highest));
+      EXPECT_THAT(roster.open(), ::testing::AnyOf(0u, highest));
     }
-    if (testing::Test::HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
   }
   // The test saw what it is about.
   if (given == nullptr) {

@@ -67,7 +67,7 @@ TEST(FindStuckTest, CountsThoseThatStandBesideTheLast) {
   EXPECT_THAT(Stuck({At(0, 5, 3, "x", seconds(0)), At(1, 4, 9, "", seconds(0)),
                      At(2, 4, 9, "", seconds(0))},
                     seconds(60)),
-              testing::StartsWith("worker-1 and 1 more stuck: stands at step 4"));
+              ::testing::StartsWith("worker-1 and 1 more stuck: stands at step 4"));
 }
 
 TEST(FindStuckTest, ADeadlockOfAllIsSaid) {
@@ -112,8 +112,9 @@ TEST(FindStuckTest, WhoIsBusyWithASlowVolumeIsWaitedForButNoExcuseForAnother) {
   Standing saves = At(1, 5, 3, "", seconds(0));
   saves.Report({5, 3, "", 0, "the last save"}, seconds(1));
   EXPECT_EQ(Stuck({here, saves}, seconds(1000)), "");
-  EXPECT_THAT(Stuck({here, saves, At(2, 5, 3, "", seconds(0))}, seconds(60)),
-              testing::StartsWith("worker-2 stuck: stands at step 5, collective 3, and computes"));
+  EXPECT_THAT(
+      Stuck({here, saves, At(2, 5, 3, "", seconds(0))}, seconds(60)),
+      ::testing::StartsWith("worker-2 stuck: stands at step 5, collective 3, and computes"));
   saves.Report({5, 3, "", 0, ""}, seconds(1000));  // done, and given time to come
   EXPECT_EQ(Stuck({here, saves}, seconds(1059)), "");
   EXPECT_NE(Stuck({here, saves}, seconds(1060)), "");

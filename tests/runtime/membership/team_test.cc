@@ -13,10 +13,10 @@ namespace meshtrain::membership {
 namespace {
 
 using std::chrono::seconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class TeamTest : public testing::Test {
+class TeamTest : public ::testing::Test {
  protected:
   std::unique_ptr<Team> Make(cluster::TaskId task, Duration peer_return = seconds(60)) {
     auto team = Team::Create({.config = {.cluster = cluster_, .task = task},

@@ -73,7 +73,7 @@ Plan PlanOf(const Job& job, const Options& options = {}, const sharding::MlpSize
   return *std::move(plan);
 }
 
-class MlpPlanTest : public testing::TestWithParam<Job> {
+class MlpPlanTest : public ::testing::TestWithParam<Job> {
  protected:
   const Job& job() const { return GetParam(); }
   int64_t StateBytes() const {
@@ -84,7 +84,7 @@ class MlpPlanTest : public testing::TestWithParam<Job> {
   int64_t InputBytes() const { return job().rows * (kIn * kF32 + kI64); }
   static constexpr int64_t kOutputBytes = 2 * kF32;
 };
-INSTANTIATE_TEST_SUITE_P(Meshes, MlpPlanTest, testing::Values(DataParallel(), TwoAxes()),
+INSTANTIATE_TEST_SUITE_P(Meshes, MlpPlanTest, ::testing::Values(DataParallel(), TwoAxes()),
                          [](const auto& info) {
                            return info.param.mesh.num_axes() == 1 ? "DataParallel" : "TwoAxes";
                          });
@@ -200,11 +200,11 @@ TEST_P(MlpPlanTest, TheReportPrintsTensorsMemoryAndHash) {
   size_t moves = 0;
   for (const CollectiveBytes& row : job().collectives) moves += row.count;
   EXPECT_EQ(Section(report, "reshards").size(), 2 * moves);
-  EXPECT_THAT(report, testing::HasSubstr("\nmemory       peak " + HumanBytes(plan.peak_bytes) +
-                                         " a device = states " + HumanBytes(StateBytes()) +
-                                         " + inputs " + HumanBytes(InputBytes()) + " + outputs " +
-                                         HumanBytes(kOutputBytes) + " + arena " +
-                                         HumanBytes(plan.arena_bytes) + "\n"));
+  EXPECT_THAT(report, ::testing::HasSubstr("\nmemory       peak " + HumanBytes(plan.peak_bytes) +
+                                           " a device = states " + HumanBytes(StateBytes()) +
+                                           " + inputs " + HumanBytes(InputBytes()) + " + outputs " +
+                                           HumanBytes(kOutputBytes) + " + arena " +
+                                           HumanBytes(plan.arena_bytes) + "\n"));
   std::smatch hash;
   ASSERT_TRUE(std::regex_search(report, hash, std::regex(R"(\nhash +([0-9a-f]{16})\n)")));
   EXPECT_EQ(std::stoull(hash[1], nullptr, 16), plan.hash);

@@ -14,7 +14,7 @@ namespace {
 
 using mesh::Layout;
 using mesh::Mesh;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // The main job's step on four devices that share `batch` and two that share `model`, its
 // collectives under way beside other steps.
@@ -146,8 +146,8 @@ const Case kCases[] = {
      "while it reads that"},
 };
 
-class VerifyTest : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Spoiled, VerifyTest, testing::ValuesIn(kCases),
+class VerifyTest : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Spoiled, VerifyTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(VerifyTest, ASpoiledPlanIsAnErrorThatShowsThePlan) {

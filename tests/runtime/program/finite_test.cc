@@ -9,7 +9,7 @@
 namespace meshtrain::program {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> Names(const std::vector<Port>& ports) {
   std::vector<std::string> names;
@@ -93,7 +93,7 @@ TEST(FiniteTest, ReplicasBoundTheirPartsOfASum) {
 TEST(FiniteTest, TheFirstOpAndTheGradientItIsSeenInAreNamed) {
   const FiniteCheck check = WithFiniteChecks(Step(true).program).value();
   ASSERT_EQ(check.program.outputs.size(), check.places.size());
-  EXPECT_THAT(check.places, testing::Contains("input x"));
+  EXPECT_THAT(check.places, ::testing::Contains("input x"));
   std::vector<double> counts(check.places.size(), 0);
   EXPECT_EQ(check.Explain(counts), "");
   counts.back() = 3;

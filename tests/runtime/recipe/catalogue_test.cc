@@ -43,7 +43,7 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
   }
   std::vector<std::string_view> fields = {"program", "strategy", "checkpoint"};
   for (const auto& field : manifest::ProgramFields()) fields.push_back(field.name);
-  EXPECT_THAT(manifest::BuiltInProgramFieldNames(), testing::UnorderedElementsAreArray(fields));
+  EXPECT_THAT(manifest::BuiltInProgramFieldNames(), ::testing::UnorderedElementsAreArray(fields));
   for (const auto& entry : manifest::Layers().entries) {
     for (const auto& option : entry.options) {
       if (option.name != "activation") continue;

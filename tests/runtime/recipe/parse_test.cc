@@ -73,7 +73,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-class ParseErrorTest : public testing::TestWithParam<Case> {};
+class ParseErrorTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ParseErrorTest, SaysWhereAndWhatWouldBeRight) {
   const auto manifest = ParseManifest(With(GetParam().line, GetParam().text), "job.yaml");
@@ -198,7 +198,7 @@ const Case kCases[] = {
      "`activation`?"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Errors, ParseErrorTest, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Errors, ParseErrorTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ParseTest, UnevenAllowsABatchThatTheAxisDoesNotDivide) {

@@ -28,7 +28,7 @@ struct Case {
   mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
 };
 
-class StrategyTest : public testing::TestWithParam<Case> {};
+class StrategyTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(StrategyTest, MakesTheMesh) {
   const auto manifest = ParseManifest(GetParam().text, "job.yaml");
@@ -79,7 +79,7 @@ const Case kCases[] = {
      "batch=2,model=2", 2},
 };
 
-INSTANTIATE_TEST_SUITE_P(Presets, StrategyTest, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Presets, StrategyTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ParameterServerFieldsTest, ReadsThePartitionersOfTensorFlowByTheirNames) {
@@ -120,7 +120,7 @@ TEST(ParameterServerFieldsTest, TellsEveryMistake) {
         .status()
         .message();
   };
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {min_sise: {}}}"),
               HasSubstr("unknown partitioner `min_sise`, did you mean `min_size`?"));
   EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {fixed_shards: {num_shards: 0}}}"),
@@ -200,7 +200,7 @@ TEST(StrategyOptionsTest, TellEveryMistakeWithItsPlace) {
             "job.yaml:7:34: program.mirrored.cross_device_ops: expected one of Auto, NCCL, "
             "HierarchicalCopy, "
             "ReductionToOneDevice, Ring, got: Rnig, did you mean `Ring`?");
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   EXPECT_THAT(wrong("Mirrored", "mirrored: {cross_device_op: Ring}"),
               HasSubstr("job.yaml:7:16: program.mirrored: unknown field `cross_device_op`, did you "
                         "mean `cross_device_ops`?"));
@@ -232,7 +232,7 @@ struct Wrong {
   std::string text;
   std::string want;
 };
-class WrongStrategyTest : public testing::TestWithParam<Wrong> {};
+class WrongStrategyTest : public ::testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongStrategyTest, IsRefused) {
   EXPECT_EQ(ParseManifest(GetParam().text, "job.yaml").status().message(), GetParam().want);
@@ -240,7 +240,7 @@ TEST_P(WrongStrategyTest, IsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(
     Wrong, WrongStrategyTest,
-    testing::Values(
+    ::testing::Values(
         Wrong{"Unknown", Job("Mirorred", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: unknown strategy `Mirorred`, did you mean `Mirrored`?"},
         Wrong{"MirroredInManyProcesses", Job("Mirrored", "worker: {replicas: 2}"),

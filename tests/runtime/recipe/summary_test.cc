@@ -8,10 +8,10 @@ namespace {
 
 using manifest::Program;
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::EndsWith;
-using testing::Pair;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::Pair;
 
 Program Read(const std::string& layers) {
   const auto manifest = ParseManifest(

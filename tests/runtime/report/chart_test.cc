@@ -9,8 +9,8 @@
 namespace meshtrain::report {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 int Occurrences(const std::string& text, const std::string& part) {
   int count = 0;

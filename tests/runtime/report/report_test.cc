@@ -11,8 +11,8 @@
 namespace meshtrain::report {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 Report Example() {
   return {

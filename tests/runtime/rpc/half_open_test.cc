@@ -44,7 +44,7 @@ TEST(PeerNameTest, IsGrpcsWithoutBracketsEscapesAndScope) {
   EXPECT_EQ(PlainPeerName("ipv6:%5B"), "ipv6:");
 }
 
-class HalfOpenTest : public testing::Test {
+class HalfOpenTest : public ::testing::Test {
  protected:
   // Connection `number`, which comes `at` after the start; gives what its other end holds.
   int Connect(int number, Duration at) {

@@ -13,12 +13,12 @@
 namespace meshtrain::rpc {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class SecurityTest : public testing::Test {
+class SecurityTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "security_test." + std::to_string(getpid());
+    folder_ = ::testing::TempDir() + "security_test." + std::to_string(getpid());
     ASSERT_TRUE(MakeDirectories(folder_).ok());
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -140,7 +140,7 @@ TEST(ClaimTest, ExtremeTimesAreRefusedNotOverflowed) {
   }
 }
 
-class CallMacTest : public testing::Test {
+class CallMacTest : public ::testing::Test {
  protected:
   static CallMac Caller(const std::string& token = "s3cret", const CallClaim& claim = kClaim) {
     return {token, ProveClaim(token, claim), CallMac::End::kCaller};

@@ -6,7 +6,7 @@
 namespace meshtrain::rpc {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr TimePoint kStart{std::chrono::seconds(1'760'000'000)};
 

@@ -12,9 +12,9 @@ namespace {
 
 using mesh::Layout;
 using mesh::Mesh;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Worker(int process) { return "worker-" + std::to_string(process); }
 

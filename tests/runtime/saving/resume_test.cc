@@ -37,7 +37,7 @@ std::vector<int64_t> Steps(const ResumeChoice& choice) {
   return steps;
 }
 
-class ChooseTest : public testing::Test {
+class ChooseTest : public ::testing::Test {
  protected:
   // In a folder of our own, of a job of three epochs of ten steps.
   Result<ResumeChoice> Choose(bool resume = true, std::optional<int64_t> run = {}) const {

@@ -29,7 +29,7 @@ using mesh::Layout;
 using mesh::Mesh;
 using mesh::Tensor;
 using program::Variable;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using testing_folder::TempFolder;
 
 // A kernel that its mesh's last axis splits (unevenly, on some), its bias and a count of steps.

@@ -13,7 +13,7 @@ namespace {
 
 using mesh::DType;
 using mesh::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // The loss of an example of kLarge under a weight of kWeight is about 1e20; its gradient overflows.
 constexpr float kWeight = 1e-21f;
@@ -27,8 +27,8 @@ Tensor OnesButTheLast(int64_t n) {
   return Floats({n, 1}, x);
 }
 
-class BadStepLoopTest : public testing::TestWithParam<StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, BadStepLoopTest, testing::ValuesIn(AllStrategies()),
+class BadStepLoopTest : public ::testing::TestWithParam<StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, BadStepLoopTest, ::testing::ValuesIn(AllStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(BadStepLoopTest, AGradientThatIsNotFiniteChangesNothingAndTheLoopGoesOn) {
@@ -69,8 +69,8 @@ TEST_P(BadStepLoopTest, AGradientThatIsNotFiniteChangesNothingAndTheLoopGoesOn) 
   }
 }
 
-class BadStepModelTest : public testing::TestWithParam<StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, BadStepModelTest, testing::ValuesIn(ModelStrategies()),
+class BadStepModelTest : public ::testing::TestWithParam<StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, BadStepModelTest, ::testing::ValuesIn(ModelStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(BadStepModelTest, FitEndsNamesTheVariableAndLeavesTheWeights) {

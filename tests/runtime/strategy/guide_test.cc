@@ -19,8 +19,8 @@ Result<DistributedDataset> Ones(ReplicaStrategy& strategy, int64_t n, int64_t pe
   return strategy.DistributeArrays({ones, ones}, per_replica * strategy.num_replicas_in_sync());
 }
 
-class GuideTest : public testing::TestWithParam<StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, GuideTest, testing::ValuesIn(AllStrategies()),
+class GuideTest : public ::testing::TestWithParam<StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, GuideTest, ::testing::ValuesIn(AllStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(GuideTest, Prints210Losses) {

@@ -23,7 +23,7 @@ namespace meshtrain::strategy {
 namespace {
 
 using mesh::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
 std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,

@@ -25,11 +25,11 @@ namespace {
 using mesh::DType;
 using mesh::Tensor;
 using parameter::TestCluster;
-using testing::DoubleNear;
-using testing::HasSubstr;
-using testing::Pointwise;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
-class ParameterServerStrategyTest : public testing::Test {
+class ParameterServerStrategyTest : public ::testing::Test {
  protected:
   const testing_folder::TempFolder temp_;
   const std::string& folder_ = temp_.path();

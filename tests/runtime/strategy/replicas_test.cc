@@ -24,7 +24,7 @@ namespace {
 using mesh::DType;
 using mesh::Tensor;
 using program::Builder;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Value IdAsFloat() {
   return program::Cast(ReplicaContext::Current()->replica_id_in_sync_group(), DType::kF32);

@@ -20,9 +20,9 @@ namespace {
 
 using mesh::DType;
 using mesh::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class SavingTest : public testing::Test {
+class SavingTest : public ::testing::Test {
  protected:
   const testing_folder::TempFolder temp_;
   const std::string& folder_ = temp_.path();

@@ -20,7 +20,7 @@ namespace {
 
 using mesh::DType;
 using mesh::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(StrategyTest, HasTheReplicasItWasMadeWith) {
   struct Want {
@@ -83,16 +83,16 @@ TEST(StrategyTest, DevicesAreChecked) {
 }
 
 TEST(StrategyTest, AskingForNcclWithoutGpusWarns) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   ASSERT_TRUE(Strategy::MultiWorkerMirrored({.communication = Communication::kNccl}).ok());
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::AllOf(HasSubstr("no GPUs"), HasSubstr("RING")));
-  testing::internal::CaptureStderr();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::AllOf(HasSubstr("no GPUs"), HasSubstr("RING")));
+  ::testing::internal::CaptureStderr();
   ASSERT_TRUE(Strategy::Mirrored({.cross_device_ops = CrossDeviceOps::kNccl}).ok());
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("no GPUs"));
-  testing::internal::CaptureStderr();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("no GPUs"));
+  ::testing::internal::CaptureStderr();
   ASSERT_TRUE(Strategy::MultiWorkerMirrored({.communication = Communication::kRing}).ok());
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(StrategyTest, SeveralProcessesNeedACommunicator) {

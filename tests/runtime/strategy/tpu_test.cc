@@ -11,8 +11,8 @@
 namespace meshtrain::strategy {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 Result<TpuCluster> Resolve(const std::string& tpu,
                            std::map<std::string, std::string> variables = {}) {

@@ -22,7 +22,7 @@ namespace {
 using mesh::DType;
 using mesh::Tensor;
 using program::Builder;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Four features, two layers, classes: enough for gradients of every kind.
 class Classifier {

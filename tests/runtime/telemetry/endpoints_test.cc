@@ -33,7 +33,7 @@ httplib::Result Get(int port, const std::string& path) {
   return httplib::Client("127.0.0.1", port).Get(path);
 }
 
-int Status(int port, const std::string& path) {
+int HttpStatus(int port, const std::string& path) {
   const auto result = Get(port, path);
   return result ? result->status : -1;
 }
@@ -43,19 +43,19 @@ TEST(EndpointsTest, AnswersEachPath) {
   const int port = server.endpoints->port();
   EXPECT_EQ(Get(port, "/metrics")->body, "meshtrain_steps_total 1\n");
   EXPECT_THAT(Get(port, "/metrics")->get_header_value("Content-Type"),
-              testing::HasSubstr("version=0.0.4"));
+              ::testing::HasSubstr("version=0.0.4"));
   EXPECT_EQ(Get(port, "/progress")->body, "{\"step\":7}");
   EXPECT_EQ(Get(port, "/progress")->get_header_value("Content-Type"), "application/json");
-  EXPECT_EQ(Status(port, "/healthz"), 200);
-  EXPECT_EQ(Status(port, "/readyz"), 503);
+  EXPECT_EQ(HttpStatus(port, "/healthz"), 200);
+  EXPECT_EQ(HttpStatus(port, "/readyz"), 503);
   server.ready = true;
-  EXPECT_EQ(Status(port, "/readyz"), 200);
-  EXPECT_EQ(Status(port, "/"), 404);  // no page was given
-  EXPECT_EQ(Status(port, "/../etc/passwd"), 404);
+  EXPECT_EQ(HttpStatus(port, "/readyz"), 200);
+  EXPECT_EQ(HttpStatus(port, "/"), 404);  // no page was given
+  EXPECT_EQ(HttpStatus(port, "/../etc/passwd"), 404);
   httplib::Client client("127.0.0.1", port);
   EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 413);
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
-  EXPECT_EQ(Status(port, "/healthz"), -1);
+  EXPECT_EQ(HttpStatus(port, "/healthz"), -1);
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
 }
 
@@ -108,8 +108,8 @@ TEST(EndpointsTest, AThrowingHandlerIsAnswered) {
   auto endpoints =
       Endpoints::Start({}, {.progress = []() -> std::string { throw std::runtime_error("no"); }});
   ASSERT_TRUE(endpoints.ok());
-  EXPECT_EQ(Status((*endpoints)->port(), "/progress"), 500);
-  EXPECT_EQ(Status((*endpoints)->port(), "/healthz"), 200);
+  EXPECT_EQ(HttpStatus((*endpoints)->port(), "/progress"), 500);
+  EXPECT_EQ(HttpStatus((*endpoints)->port(), "/healthz"), 200);
 }
 
 TEST(EndpointsTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
@@ -122,7 +122,7 @@ TEST(EndpointsTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
       for (const char* path : {"/healthz", "/metrics"}) {
         const auto answer = test::Get(port, path, std::chrono::seconds(60));
         ASSERT_TRUE(answer.ok()) << answer.status().ToString();
-        EXPECT_THAT(*answer, testing::StartsWith("HTTP/1.1 200 "));
+        EXPECT_THAT(*answer, ::testing::StartsWith("HTTP/1.1 200 "));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(30));  // past some that come again
     }
@@ -136,7 +136,8 @@ TEST(EndpointsTest, ManyClientsAtOnceAreServed) {
     std::vector<std::jthread> clients;
     for (int i = 0; i < 8; ++i) {
       clients.emplace_back([&] {
-        for (int k = 0; k < 20; ++k) good += Status(server.endpoints->port(), "/progress") == 200;
+        for (int k = 0; k < 20; ++k)
+          good += HttpStatus(server.endpoints->port(), "/progress") == 200;
       });
     }
   }

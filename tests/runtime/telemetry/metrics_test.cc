@@ -11,7 +11,7 @@
 namespace meshtrain::telemetry {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(MetricsTest, SeriesCarryTheReplicasLabels) {
   Metrics metrics({"default/mnist", "worker", 3});
@@ -36,17 +36,17 @@ TEST(MetricsTest, SeriesCarryTheReplicasLabels) {
     EXPECT_THAT(series("meshtrain_steps_total"), HasSubstr(label));
     EXPECT_THAT(series("meshtrain_step_seconds_bucket"), HasSubstr(label));
   }
-  EXPECT_THAT(series("meshtrain_steps_total"), testing::EndsWith(" 3"));
+  EXPECT_THAT(series("meshtrain_steps_total"), ::testing::EndsWith(" 3"));
   EXPECT_THAT(series("meshtrain_loss"), HasSubstr("split=\"test\""));
-  EXPECT_THAT(series("meshtrain_loss"), testing::EndsWith(" 0.25"));
-  EXPECT_THAT(series("meshtrain_step_seconds_count"), testing::EndsWith(" 1"));
+  EXPECT_THAT(series("meshtrain_loss"), ::testing::EndsWith(" 0.25"));
+  EXPECT_THAT(series("meshtrain_step_seconds_count"), ::testing::EndsWith(" 1"));
 }
 
 TEST(MetricsTest, TheSameNameAndLabelsAreTheSameSeries) {
   Metrics metrics({"j", "chief", 0});
   metrics.AddCounter("meshtrain_restarts_total", "Restarts.").Add(1);
   metrics.AddCounter("meshtrain_restarts_total", "Restarts.").Add(1);
-  EXPECT_THAT(metrics.Text(), testing::ContainsRegex("meshtrain_restarts_total\\{[^}]*\\} 2"));
+  EXPECT_THAT(metrics.Text(), ::testing::ContainsRegex("meshtrain_restarts_total\\{[^}]*\\} 2"));
 }
 
 TEST(MetricsDeathTest, NamesKeepTheRules) {

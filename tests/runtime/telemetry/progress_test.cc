@@ -12,7 +12,7 @@ namespace meshtrain::telemetry {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Progress Full() {
   return {.step = 60,
@@ -69,8 +69,8 @@ const std::vector<NamedValue> kValues = {{"accuracy", 0.772}, {"loss", 0.831}};
 
 TEST(ProgressLineTest, LooksLikeKeras) {
   const std::string line = TerminalLine({.step = 30, .steps = 120, .seconds = 0.06}, kValues);
-  EXPECT_THAT(line, testing::StartsWith(" 30/120 "));
-  EXPECT_THAT(line, testing::EndsWith(" 0s 2ms/step - accuracy: 0.7720 - loss: 0.8310"));
+  EXPECT_THAT(line, ::testing::StartsWith(" 30/120 "));
+  EXPECT_THAT(line, ::testing::EndsWith(" 0s 2ms/step - accuracy: 0.7720 - loss: 0.8310"));
   EXPECT_THAT(TerminalLine({.step = 1, .steps = 100, .seconds = 2}, {}),
               HasSubstr(" 3:18 2s/step"));
   EXPECT_THAT(TerminalLine({.step = 100, .steps = 100, .seconds = 3723, .done = true}, {}),
@@ -93,7 +93,7 @@ TEST(ProgressLineTest, ATerminalIsRedrawnNowAndThen) {
     line.Step(step, kValues);
   }
   line.EndEpoch(kValues);
-  EXPECT_THAT(out, testing::StartsWith("Epoch 1/3\n"));
+  EXPECT_THAT(out, ::testing::StartsWith("Epoch 1/3\n"));
   EXPECT_EQ(std::count(out.begin(), out.end(), '\r'), 5);  // at 10, 110, 210, 310 ms and the end
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2);
   EXPECT_THAT(out, HasSubstr("40/40 "));

@@ -15,7 +15,7 @@ namespace meshtrain::trainer {
 namespace {
 
 using mesh::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::unique_ptr<train::Optimizer> Sgd(double learning_rate) {
   return train::Sgd({.common = {.learning_rate = learning_rate}});
@@ -30,8 +30,9 @@ InputFn OneIsOne() {
   };
 }
 
-class EstimatorTest : public testing::TestWithParam<strategy::StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, EstimatorTest, testing::ValuesIn(strategy::ModelStrategies()),
+class EstimatorTest : public ::testing::TestWithParam<strategy::StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, EstimatorTest,
+                         ::testing::ValuesIn(strategy::ModelStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(EstimatorTest, TrainsAndEvaluatesTheGuidesExample) {

@@ -18,7 +18,7 @@ using mesh::Mesh;
 using mesh::Tensor;
 using program::Value;
 
-class LabelMetricTest : public testing::Test {
+class LabelMetricTest : public ::testing::Test {
  protected:
   LabelMetricTest() {
     mesh_ = Mesh::Create({{"batch", 2}}, {}).value();
@@ -69,7 +69,7 @@ TEST_F(LabelMetricTest, LabelsThatDoNotFitAreAnErrorOfTheTrace) {
     accuracy.Update(y, p);
     return {};
   });
-  EXPECT_THAT(Step(step, {0, 1}, {0, 1}).message(), testing::HasSubstr("share: categorical_"));
+  EXPECT_THAT(Step(step, {0, 1}, {0, 1}).message(), ::testing::HasSubstr("share: categorical_"));
   EXPECT_FALSE(LabelMetric::Create(*session_, mesh_, {}, loss).ok());
 }
 

@@ -76,7 +76,7 @@ TEST(MeshStrategyTest, EveryMeshGivesTheLossesOfOneDevice) {
   for (const char* mesh : {"batch=2", "model=4", "batch=2,model=2"}) {
     for (const bool isolated : {false, true}) {
       const std::vector<double> got = LossesOn(mesh, isolated);
-      EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-5), want)) << mesh << isolated;
+      EXPECT_THAT(got, ::testing::Pointwise(::testing::DoubleNear(1e-5), want)) << mesh << isolated;
     }
   }
 }

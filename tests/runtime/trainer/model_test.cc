@@ -26,7 +26,7 @@ namespace {
 using mesh::DType;
 using mesh::Tensor;
 using program::Value;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Tensor Ones(int64_t n) {
   return strategy::Floats({n, 1}, std::vector<float>(static_cast<size_t>(n), 1));
@@ -43,12 +43,13 @@ CompileOptions Mse(double learning_rate) {
           .optimizer = train::Sgd({.common = {.learning_rate = learning_rate}})};
 }
 
-class ModelTest : public testing::TestWithParam<strategy::StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest, testing::ValuesIn(strategy::ModelStrategies()),
+class ModelTest : public ::testing::TestWithParam<strategy::StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest, ::testing::ValuesIn(strategy::ModelStrategies()),
                          [](const auto& info) { return info.param.name; });
 
-class ModelAndLoopTest : public testing::TestWithParam<strategy::StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, ModelAndLoopTest, testing::ValuesIn(strategy::AllStrategies()),
+class ModelAndLoopTest : public ::testing::TestWithParam<strategy::StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, ModelAndLoopTest,
+                         ::testing::ValuesIn(strategy::AllStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 bool Near(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {

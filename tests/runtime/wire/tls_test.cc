@@ -50,7 +50,7 @@ std::pair<FileDescriptor, FileDescriptor> Connected() {
   return {std::move(one), FileDescriptor(::accept(listener.get(), nullptr, nullptr))};
 }
 
-class TlsTest : public testing::Test {
+class TlsTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& text) {
     const std::string path = folder_.path() + "/" + name;

@@ -29,22 +29,22 @@ KernelPtr Forward(const WindowShape& w, ValueId x, ValueId kernel, ValueId y) {
     const T* k = f.As<const T>(kernel);
     T* out = f.As<T>(y);
     const int64_t each = w.features / w.groups, of_group = w.channels / w.groups;
-    Places(f, w.n, w.positions, w.taps() * of_group * w.features,
-           [&](int64_t n, const auto& o, int64_t flat) {
-             T* row = out + (n * w.positions_of_one() + flat) * w.features;
-             std::fill_n(row, w.features, T{0});
-             Taps(w, o, [&](int64_t tap, int64_t element) {
-               const T* from = in + (n * w.elements_of_one() + element) * w.channels;
-               for (int64_t g = 0; g < w.groups; ++g) {
-                 for (int64_t c = 0; c < of_group; ++c) {
-                   const T factor = from[g * of_group + c];
-                   const T* weights = k + (tap * of_group + c) * w.features + g * each;
-                   T* to = row + g * each;
-                   for (int64_t j = 0; j < each; ++j) to[j] += factor * weights[j];
-                 }
-               }
-             });
-           });
+    ForPlaces(f, w.n, w.positions, w.taps() * of_group * w.features,
+              [&](int64_t n, const auto& o, int64_t flat) {
+                T* row = out + (n * w.positions_of_one() + flat) * w.features;
+                std::fill_n(row, w.features, T{0});
+                Taps(w, o, [&](int64_t tap, int64_t element) {
+                  const T* from = in + (n * w.elements_of_one() + element) * w.channels;
+                  for (int64_t g = 0; g < w.groups; ++g) {
+                    for (int64_t c = 0; c < of_group; ++c) {
+                      const T factor = from[g * of_group + c];
+                      const T* weights = k + (tap * of_group + c) * w.features + g * each;
+                      T* to = row + g * each;
+                      for (int64_t j = 0; j < each; ++j) to[j] += factor * weights[j];
+                    }
+                  }
+                });
+              });
   });
 }
 
@@ -55,23 +55,23 @@ KernelPtr InputGrad(const WindowShape& w, ValueId dy, ValueId kernel, ValueId dx
     const T* k = f.As<const T>(kernel);
     T* out = f.As<T>(dx);
     const int64_t each = w.features / w.groups, of_group = w.channels / w.groups;
-    Places(f, w.n, w.elements, w.taps() * of_group * w.features,
-           [&](int64_t n, const auto& i, int64_t flat) {
-             T* row = out + (n * w.elements_of_one() + flat) * w.channels;
-             std::fill_n(row, w.channels, T{0});
-             SeenBy(w, i, [&](int64_t tap, int64_t position) {
-               const T* from = in + (n * w.positions_of_one() + position) * w.features;
-               for (int64_t g = 0; g < w.groups; ++g) {
-                 for (int64_t c = 0; c < of_group; ++c) {
-                   const T* weights = k + (tap * of_group + c) * w.features + g * each;
-                   const T* g_from = from + g * each;
-                   T sum = 0;
-                   for (int64_t j = 0; j < each; ++j) sum += g_from[j] * weights[j];
-                   row[g * of_group + c] += sum;
-                 }
-               }
-             });
-           });
+    ForPlaces(f, w.n, w.elements, w.taps() * of_group * w.features,
+              [&](int64_t n, const auto& i, int64_t flat) {
+                T* row = out + (n * w.elements_of_one() + flat) * w.channels;
+                std::fill_n(row, w.channels, T{0});
+                SeenBy(w, i, [&](int64_t tap, int64_t position) {
+                  const T* from = in + (n * w.positions_of_one() + position) * w.features;
+                  for (int64_t g = 0; g < w.groups; ++g) {
+                    for (int64_t c = 0; c < of_group; ++c) {
+                      const T* weights = k + (tap * of_group + c) * w.features + g * each;
+                      const T* g_from = from + g * each;
+                      T sum = 0;
+                      for (int64_t j = 0; j < each; ++j) sum += g_from[j] * weights[j];
+                      row[g * of_group + c] += sum;
+                    }
+                  }
+                });
+              });
   });
 }
 

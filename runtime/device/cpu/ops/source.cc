@@ -41,12 +41,12 @@ KernelPtr Constant(const TensorType& type, const Op& op) {
 
 // Where each local device's shard stands in the whole tensor. Without `layout` the shard is the
 // whole.
-struct Places {
+struct ShardSlices {
   Dims global;                              // dimensions of the whole
   Dims local;                               // of the shard's storage
   std::vector<mesh::Layout::Slice> slices;  // per local device
 
-  Places(const Making& making, const TensorType& type, const Op& op) : local(type.dims) {
+  ShardSlices(const Making& making, const TensorType& type, const Op& op) : local(type.dims) {
     if (!op.attrs.Has("layout")) {
       global = local;
       slices.assign(making.ranks.size(), {Dims(local.size(), 0), local});
@@ -62,7 +62,7 @@ struct Places {
 // Calls fill(global index of the first element, local index, count) for the runs of the shard that
 // are contiguous in the whole tensor, spread over threads; sets padding to zero bytes.
 template <typename Fill>
-void ForRuns(const Frame& f, const Places& p, std::byte* out, int64_t width, int64_t grain,
+void ForRuns(const Frame& f, const ShardSlices& p, std::byte* out, int64_t width, int64_t grain,
              const Fill& fill) {
   const mesh::Layout::Slice& slice = p.slices[f.device];
   const int64_t valid = mesh::NumElements(slice.sizes);
@@ -108,7 +108,7 @@ void ForRuns(const Frame& f, const Places& p, std::byte* out, int64_t width, int
 
 template <typename T>
 KernelPtr Iota(const Making& making, const TensorType& type, const Op& op) {
-  const Places places(making, type, op);
+  const ShardSlices places(making, type, op);
   const auto axis = static_cast<size_t>(op.attrs.Int("axis"));
   const int64_t stride = mesh::Strides(places.global)[axis], extent = places.global[axis];
   const ValueId out = op.results[0];
@@ -128,7 +128,7 @@ using Draw = void (*)(const PhiloxKey&, T, T, int64_t, std::span<T>);
 template <typename T>
 KernelPtr Random(const Making& making, const TensorType& type, const Op& op, Draw<T> draw,
                  const char* first, const char* second, int64_t grain) {
-  const Places places(making, type, op);
+  const ShardSlices places(making, type, op);
   const std::vector<int64_t> seed = op.attrs.Ints("seed");
   const PhiloxKey key = PhiloxFromSeed(seed[0], seed[1]);
   const T a = static_cast<T>(op.attrs.Double(first)), b = static_cast<T>(op.attrs.Double(second));
@@ -158,7 +158,7 @@ KernelPtr RandomOf(const Making& making, const TensorType& type, const Op& op) {
 
 template <typename T>
 KernelPtr DropoutMask(const Making& making, const TensorType& type, const Op& op) {
-  const Places places(making, type, op);
+  const ShardSlices places(making, type, op);
   const float rate = static_cast<float>(op.attrs.Double("rate"));
   const T kept = static_cast<T>(1.0 / (1.0 - op.attrs.Double("rate")));
   const int64_t seed = op.attrs.Int("seed");

@@ -56,7 +56,7 @@ KernelPtr Sum(const WindowShape& w, ValueId in, ValueId out) {
     const std::array<int64_t, 3>& outputs = Of::Outputs(w);
     const int64_t size = outputs[0] * outputs[1] * outputs[2];
     const auto add = ActiveKernels().window_sum;
-    Places(f, w.n, outputs, w.taps() * w.channels, [&](int64_t n, const auto& at, int64_t flat) {
+    ForPlaces(f, w.n, outputs, w.taps() * w.channels, [&](int64_t n, const auto& at, int64_t flat) {
       const std::vector<int64_t>& begins = Begins<Of>(w, at);
       add(kType<T>, f.As<T>(out) + (n * size + flat) * w.channels,
           f.As<const T>(in) + n * Of::Inputs(w) * w.channels, begins.data(),
@@ -69,12 +69,13 @@ template <typename T>
 KernelPtr Max(const WindowShape& w, ValueId x, ValueId y) {
   return MakeKernel([=](const Frame& f) {
     const auto largest = ActiveKernels().window_max;
-    Places(f, w.n, w.positions, w.taps() * w.channels, [&](int64_t n, const auto& o, int64_t flat) {
-      const std::vector<int64_t>& begins = Begins<OfPosition>(w, o);
-      largest(kType<T>, f.As<T>(y) + (n * w.positions_of_one() + flat) * w.channels, nullptr,
-              f.As<const T>(x) + n * w.elements_of_one() * w.channels, begins.data(),
-              static_cast<int64_t>(begins.size()), w.channels);
-    });
+    ForPlaces(f, w.n, w.positions, w.taps() * w.channels,
+              [&](int64_t n, const auto& o, int64_t flat) {
+                const std::vector<int64_t>& begins = Begins<OfPosition>(w, o);
+                largest(kType<T>, f.As<T>(y) + (n * w.positions_of_one() + flat) * w.channels,
+                        nullptr, f.As<const T>(x) + n * w.elements_of_one() * w.channels,
+                        begins.data(), static_cast<int64_t>(begins.size()), w.channels);
+              });
   });
 }
 
@@ -83,21 +84,22 @@ template <typename T>
 KernelPtr Pick(const WindowShape& w, ValueId x, ValueId v, ValueId y) {
   return MakeKernel([=](const Frame& f) {
     const auto largest = ActiveKernels().window_max;
-    Places(f, w.n, w.positions, w.taps() * w.channels, [&](int64_t n, const auto& o, int64_t flat) {
-      thread_local std::vector<Index<T>> at;
-      thread_local std::vector<T> top;
-      at.resize(w.channels);
-      top.resize(w.channels);
-      const std::vector<int64_t>& begins = Begins<OfPosition>(w, o);
-      const int64_t one = n * w.elements_of_one() * w.channels;
-      largest(kType<T>, top.data(), at.data(), f.As<const T>(x) + one, begins.data(),
-              static_cast<int64_t>(begins.size()), w.channels);
-      const T* values = f.As<const T>(v) + one;
-      T* row = f.As<T>(y) + (n * w.positions_of_one() + flat) * w.channels;
-      for (int64_t c = 0; c < w.channels; ++c) {
-        row[c] = at[c] < 0 ? 0 : values[begins[at[c]] + c];
-      }
-    });
+    ForPlaces(f, w.n, w.positions, w.taps() * w.channels,
+              [&](int64_t n, const auto& o, int64_t flat) {
+                thread_local std::vector<Index<T>> at;
+                thread_local std::vector<T> top;
+                at.resize(w.channels);
+                top.resize(w.channels);
+                const std::vector<int64_t>& begins = Begins<OfPosition>(w, o);
+                const int64_t one = n * w.elements_of_one() * w.channels;
+                largest(kType<T>, top.data(), at.data(), f.As<const T>(x) + one, begins.data(),
+                        static_cast<int64_t>(begins.size()), w.channels);
+                const T* values = f.As<const T>(v) + one;
+                T* row = f.As<T>(y) + (n * w.positions_of_one() + flat) * w.channels;
+                for (int64_t c = 0; c < w.channels; ++c) {
+                  row[c] = at[c] < 0 ? 0 : values[begins[at[c]] + c];
+                }
+              });
   });
 }
 

@@ -135,8 +135,8 @@ void Walk(const std::array<int64_t, 3>& space, int64_t begin, int64_t end, const
 // body(n, index, flat) for all places of `space` of each example, spread over threads; `work`:
 // multiplications for one.
 template <typename Body>
-void Places(const Frame& f, int64_t n, const std::array<int64_t, 3>& space, int64_t work,
-            const Body& body) {
+void ForPlaces(const Frame& f, int64_t n, const std::array<int64_t, 3>& space, int64_t work,
+               const Body& body) {
   const int64_t size = space[0] * space[1] * space[2];
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work));
   f.For(n * size, grain, [&](int64_t begin, int64_t end) {

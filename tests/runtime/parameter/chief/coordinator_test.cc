@@ -59,7 +59,7 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeriesWithThreeWorkers) {
     ASSERT_NEAR(LossOf(Must(coordinator->Fetch(value, {}, seconds(60)))), guide.losses[i], 1e-6)
         << "step " << i;
   }
-  EXPECT_THAT(coordinator->stats().worker_steps, testing::ElementsAre(70, 70, 70));
+  EXPECT_THAT(coordinator->stats().worker_steps, ::testing::ElementsAre(70, 70, 70));
 }
 
 TEST(CoordinatorTest, OneStepAtATimeIsTheSingleProcess) {

@@ -51,7 +51,7 @@ class HeldLog {
   int read_end_ = -1, stderr_ = -1;
 };
 
-class DispatcherTest : public testing::Test {
+class DispatcherTest : public ::testing::Test {
  protected:
   // `return_timeout`: short, for the tests that look what comes of it.
   std::unique_ptr<Dispatcher> Dispatch(std::vector<std::string> workers, Duration return_timeout) {

@@ -10,8 +10,8 @@
 namespace meshtrain::parameter {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Kind = ScheduleAction::Kind;
 
 std::vector<std::string> Texts(const std::vector<ScheduleAction>& actions) {
@@ -277,7 +277,7 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
         feed(ErrorTold{});
         failing = false;
       }
-      ASSERT_FALSE(testing::Test::HasFatalFailure());
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
     }
     // Quiet: everything comes back and every answer arrives.
     feed(GateSet{false});
@@ -286,7 +286,7 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
     for (int round = 0; round < 10000 && !(schedule.idle() && answers.empty()); ++round) {
       for (int w = 0; w < workers; ++w) feed(WorkerTried{w});
       if (!answers.empty()) deliver(below(answers.size()));
-      ASSERT_FALSE(testing::Test::HasFatalFailure());
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
     }
     ASSERT_TRUE(schedule.idle());
     ASSERT_EQ(static_cast<int64_t>(finished.size()), submitted);

@@ -16,7 +16,7 @@ using mesh::TensorType;
 using std::chrono::seconds;
 
 // Two counts on one server.
-class ServerGroupTest : public testing::Test {
+class ServerGroupTest : public ::testing::Test {
  protected:
   ServerGroupTest() {
     const std::vector<Parameter> variables = {Count("a"), Count("b")};

@@ -261,20 +261,20 @@ void AllFields(const google::protobuf::Descriptor& type, std::set<std::string>* 
 }
 
 template <typename T>
-class EachMessageTest : public testing::Test {};
+class EachMessageTest : public ::testing::Test {};
 
-using All = testing::Types<SetUpRequest, EndRequest, DefineRequest, PushRequest, PushReply,
-                           PullRequest, PullReply, ReadRequest, ReadReply, CutRequest, CutReply,
-                           WriteRequest, WriteReply, CommittedRequest, PingRequest, ServerPingReply,
-                           LogRecord, WorkerSetUpRequest, WorkerSetUpReply, LoadRequest, RunRequest,
-                           RunReply, WorkerPingReply>;
+using All = ::testing::Types<SetUpRequest, EndRequest, DefineRequest, PushRequest, PushReply,
+                             PullRequest, PullReply, ReadRequest, ReadReply, CutRequest, CutReply,
+                             WriteRequest, WriteReply, CommittedRequest, PingRequest,
+                             ServerPingReply, LogRecord, WorkerSetUpRequest, WorkerSetUpReply,
+                             LoadRequest, RunRequest, RunReply, WorkerPingReply>;
 
 // The last part of the type's name, which is that of its message in the .proto files.
 template <typename M>
 std::string WireName() {
   if constexpr (std::is_same_v<M, LogRecord>) return "LogRecord";
   if constexpr (std::is_same_v<M, PingRequest>) return "ServerPingRequest";
-  const std::string name = testing::internal::GetTypeName<M>();
+  const std::string name = ::testing::internal::GetTypeName<M>();
   return name.substr(name.rfind(':') + 1);
 }
 

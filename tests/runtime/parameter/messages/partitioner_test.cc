@@ -21,7 +21,7 @@ struct Case {
   int64_t want;
 };
 
-class CountShardsTest : public testing::TestWithParam<Case> {};
+class CountShardsTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(CountShardsTest, IsTensorFlows) {
   EXPECT_EQ(CountShards(GetParam().partitioner, {DType::kF32, GetParam().dims}), GetParam().want);
@@ -54,7 +54,7 @@ const Case kCases[] = {
     {"NothingIsNeverCut", MaxSize{4}, {0, 4}, 1},
     {"NoColumnsIsNeverCut", FixedShards{2}, {4, 0}, 1},
 };
-INSTANTIATE_TEST_SUITE_P(Partitioner, CountShardsTest, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Partitioner, CountShardsTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST(PlaceShardsTest, PlacesAsTheReferenceRun) {

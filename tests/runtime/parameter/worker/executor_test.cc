@@ -37,7 +37,7 @@ struct Ran {
   std::vector<Tensor> outputs;
 };
 
-class ExecutorTest : public testing::Test {
+class ExecutorTest : public ::testing::Test {
  protected:
   ExecutorTest()
       : cluster_(1, 0), executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {

@@ -194,7 +194,7 @@ Observed Observe(const Strategy& strategy, const Node& program, const Node& chec
   return seen;
 }
 
-class ActsTest : public testing::TestWithParam<Strategy> {};
+class ActsTest : public ::testing::TestWithParam<Strategy> {};
 
 TEST_P(ActsTest, EveryFieldActsOrIsRefused) {
   const Strategy& strategy = GetParam();
@@ -264,7 +264,7 @@ TEST_P(ActsTest, EveryFieldActsOrIsRefused) {
   EXPECT_TRUE(nothing_runs || acts > 80) << acts;
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, ActsTest, testing::ValuesIn(kStrategies),
+INSTANTIATE_TEST_SUITE_P(Strategies, ActsTest, ::testing::ValuesIn(kStrategies),
                          [](const auto& info) { return info.param.name + info.param.devices; });
 
 }  // namespace

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using testing_folder::TempFolder;
 
 // Who takes a file for a peer would never end by itself.
@@ -47,7 +47,7 @@ program:
 )";
 constexpr int64_t kStepsPerEpoch = 10;
 
-class MeshJobTest : public testing::Test {
+class MeshJobTest : public ::testing::Test {
  protected:
   // A folder of that name, for a process or for both.
   std::string Folder(const std::string& name) const {
@@ -113,7 +113,7 @@ TEST_F(MeshJobTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("part-")) parts.insert(name);
   }
-  EXPECT_EQ(parts.size(), 1u) << testing::PrintToString(parts);
+  EXPECT_EQ(parts.size(), 1u) << ::testing::PrintToString(parts);
   EXPECT_EQ(cluster::ExitCodeOf(other), cluster::kExitRetry) << other.ToString();
   EXPECT_THAT(other.message(), HasSubstr("worker-0"));
 }

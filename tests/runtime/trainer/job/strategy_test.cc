@@ -34,7 +34,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name << " " << c.mesh; }
 
-class JobStrategyTest : public testing::TestWithParam<Case> {};
+class JobStrategyTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(JobStrategyTest, IsWhatCppMakes) {
   const Case& c = GetParam();
@@ -73,7 +73,7 @@ TEST_P(JobStrategyTest, RunsTheStepThatIsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(
     Strategies, JobStrategyTest,
-    testing::Values(
+    ::testing::Values(
         Case{"", "", "MeshStrategy", "", false},
         Case{"",
              "    mesh: {batch: 2, model: 2}\n    layout: {rules: [{match: '.*kernel', spec: "

@@ -176,7 +176,7 @@ std::unique_ptr<JobStages> MakeCountingStages(const JobParts& job) {
   return std::make_unique<CountingStages>(job, *the_script);
 }
 
-class TrainingTest : public testing::Test {
+class TrainingTest : public ::testing::Test {
  protected:
   TrainingTest() { the_script = &script_; }
 
@@ -313,9 +313,9 @@ TEST_F(TrainingTest, ABestEpochThatAnEarlierRunDidNotKeepLeavesTheLastOnesWeight
   const std::string early = ", early_stopping: {monitor: loss, patience: 9";
   EXPECT_FALSE(Train(early + "}").ok());
   std::filesystem::remove_all(output() + "/checkpoints/ckpt-00000005");
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   EXPECT_EQ(Train(early + ", restore_best_weights: true}"), OkStatus());
-  EXPECT_THAT(testing::internal::GetCapturedStdout(), ::testing::Not(HasSubstr("best epoch")));
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), ::testing::Not(HasSubstr("best epoch")));
   EXPECT_EQ(script_.starts.back(), 10);
   EXPECT_EQ(Model(), 15);
   EXPECT_TRUE(IsFinal(15));
@@ -323,9 +323,9 @@ TEST_F(TrainingTest, ABestEpochThatAnEarlierRunDidNotKeepLeavesTheLastOnesWeight
 
 TEST_F(TrainingTest, AJobThatBeginsAtItsEndLeavesTheModelOfItsCheckpoint) {
   script_.resume_at = 15;
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   EXPECT_EQ(Train(), OkStatus());
-  const std::string said = testing::internal::GetCapturedStdout();
+  const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(said, HasSubstr("nothing is left to train: " + output() +
                               "/checkpoints/ckpt-00000015 is the end of 3 epochs"));
   EXPECT_THAT(said, ::testing::Not(HasSubstr("epoch 0/0")));
