@@ -129,14 +129,14 @@ void AddProblems(const api::TrainingJob& job, const manifest::Parts& parts,
   }
 }
 
-Result<Job> Read(const std::string& text, const std::string& file) {
+Result<JobFile> Read(const std::string& text, const std::string& file) {
   manifest::Problems problems(file);
   // Mistakes of the text itself are told by the reader below, once.
   MT_ASSIGN_OR_RETURN(const std::vector<manifest::Node> documents,
                       manifest::ParseDocuments(text, file, [](manifest::Place, std::string) {}));
   manifest::Problems unused(file);
   const auto parts = manifest::FindParts(documents, unused);
-  Job out{.text = text, .job = {}, .program = {}, .object = {}};
+  JobFile out{.text = text, .job = {}, .program = {}, .object = {}};
   // Several jobs, a text that is none, a mistake in a program: the program's reader names them all.
   if (!parts || parts->program) {
     MT_ASSIGN_OR_RETURN(out.program, recipe::ReadManifest(text, {}, problems));
@@ -160,20 +160,20 @@ Result<Job> Read(const std::string& text, const std::string& file) {
 
 }  // namespace
 
-Result<Job> ReadJob(const std::string& file) {
+Result<JobFile> ReadJob(const std::string& file) {
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(file, kLargestManifest).From(Origin::kManifest));
   return Read(text, file).From(Origin::kManifest);
 }
 
-Result<Job> ReadJob(const std::string& file, const Console& console) {
+Result<JobFile> ReadJob(const std::string& file, const Console& console) {
   MT_ASSIGN_OR_RETURN(const std::string text, ReadManifestText(file, console));
   return Read(text, file).From(Origin::kManifest);
 }
 
 std::string JsonText(const manifest::Node& node) { return Text(ToJson(node)); }
 
-bool ReadsDataHere(const Job& job) {
+bool ReadsDataHere(const JobFile& job) {
   for (const auto& [role, replica] : job.job.spec.replica_specs) {
     if (!replica.pod_template.json.empty()) return false;
   }

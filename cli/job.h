@@ -13,7 +13,7 @@ namespace meshtrain::cli {
 
 struct Console;
 
-struct Job {
+struct JobFile {
   std::string text;      // the file, as it is
   api::TrainingJob job;  // valid; spec.program keeps the order of the text's keys
   std::optional<manifest::Manifest> program;
@@ -24,15 +24,15 @@ struct Job {
 // What only a cluster fills in (namespace, uid, generation) is filled in. Errors, of kManifest:
 // kNotFound when there is no such file; kInvalidArgument with every mistake, each with its place:
 //   job.yaml:7:17: spec.replicaSpecs.worker.replicas: must be at least 0, got: -1
-Result<Job> ReadJob(const std::string& file);
+Result<JobFile> ReadJob(const std::string& file);
 // The same, of standard input where `file` is "-".
-Result<Job> ReadJob(const std::string& file, const Console& console);
+Result<JobFile> ReadJob(const std::string& file, const Console& console);
 
 // A manifest's tree as compact JSON, keys in the order of the text.
 std::string JsonText(const manifest::Node& node);
 
 // Whether the data files of the job's program are those that this process would open. Where
 // templates say how replicas run, they may also say that the data is elsewhere.
-bool ReadsDataHere(const Job& job);
+bool ReadsDataHere(const JobFile& job);
 
 }  // namespace meshtrain::cli

@@ -55,7 +55,7 @@ void AllowManyFiles() {
 
 // Mistakes that show only when the program meets its data are told here, once and with their place
 // in the manifest, instead of by each of its processes.
-Status CheckProgram(const Job& job) {
+Status CheckProgram(const JobFile& job) {
   if (!job.program || !ReadsDataHere(job)) return OkStatus();
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(job.program->program));
   return CheckBatches(*job.program, batches);
@@ -94,7 +94,7 @@ bool IsMetricsAddress(const std::string& text) {
 }
 
 Result<PreparedRun> PrepareRun(const RunFlags& flags) {
-  MT_ASSIGN_OR_RETURN(Job job, ReadJob(flags.file));
+  MT_ASSIGN_OR_RETURN(JobFile job, ReadJob(flags.file));
   MT_RETURN_IF_ERROR(CheckProgram(job));
   PreparedRun out;
   std::string output = flags.output;

@@ -12,7 +12,7 @@ namespace meshtrain::cli {
 namespace {
 
 Status Check(const TrainedFlags& flags) {
-  MT_ASSIGN_OR_RETURN(const Job job, ReadJob(flags.file));
+  MT_ASSIGN_OR_RETURN(const JobFile job, ReadJob(flags.file));
   if (!job.program) {
     return InvalidArgument(flags.file + ": spec.program: expected a program, got: none")
         .From(Origin::kManifest);

@@ -12,7 +12,7 @@ namespace meshtrain::cli {
 namespace {
 
 Status Validate(const std::string& file, std::ostream& out) {
-  MT_ASSIGN_OR_RETURN(const Job job, ReadJob(file));
+  MT_ASSIGN_OR_RETURN(const JobFile job, ReadJob(file));
   // With the data at hand, its batches too; without it the manifest is valid as far as one can see.
   if (job.program) {
     MT_ASSIGN_OR_RETURN(const DataBatches batches,

@@ -79,7 +79,7 @@ Status TrainedModel::SetWeights(const std::vector<Tensor>& values) {
 }
 
 Status TrainedModel::LoadWeights(const std::string& path) {
-  std::vector<checkpoint::NamedType> wanted;
+  std::vector<mesh::NamedType> wanted;
   for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
   MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, checkpoint::LoadWeights(path, wanted));
   return SetWeights(values);

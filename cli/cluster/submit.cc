@@ -29,7 +29,7 @@ struct SubmitFlags {
 
 // The object to create: the user's own, in the namespace. Errors: the manifest's mistakes; where it
 // names another namespace than the flag does.
-Result<std::string> BodyOf(const Job& job, const ClusterFlags& flags, std::string* ns) {
+Result<std::string> BodyOf(const JobFile& job, const ClusterFlags& flags, std::string* ns) {
   Json object = Json::parse(job.object, nullptr, /*allow_exceptions=*/false);
   Json& meta = object["metadata"];
   const std::string own = meta.value("namespace", "");
@@ -74,7 +74,7 @@ std::string WhyItEnded(const api::TrainingJob& job) {
 
 // The whole verb; its exit code where it waited, else an error or OK.
 Result<int> Submit(const SubmitFlags& flags, const Console& console) {
-  MT_ASSIGN_OR_RETURN(const Job job, ReadJob(flags.file, console));
+  MT_ASSIGN_OR_RETURN(const JobFile job, ReadJob(flags.file, console));
   const StopOnSignal stop;  // before the connection, which may have threads
   MT_ASSIGN_OR_RETURN(Cluster cluster, Connect(flags.cluster, console));
   MT_ASSIGN_OR_RETURN(const std::string body, BodyOf(job, flags.cluster, &cluster.ns));

@@ -48,7 +48,7 @@ class AsyncSaver::Impl {
     }
     {
       MutexLock lock(mutex_);
-      pending_ = Job{std::move(snapshot), begin, options_};
+      pending_ = Pending{std::move(snapshot), begin, options_};
       busy_ = true;
     }
     changed_.NotifyAll();
@@ -95,7 +95,7 @@ class AsyncSaver::Impl {
   }
 
  private:
-  struct Job {
+  struct Pending {
     Snapshot snapshot;
     Duration begin;
     SaveOptions options;
@@ -106,7 +106,7 @@ class AsyncSaver::Impl {
     return std::exchange(error_, OkStatus());
   }
 
-  void Write(const Job& job) {
+  void Write(const Pending& job) {
     Result<std::string> path = CheckFolder(folder_);
     if (path.ok()) path = checkpoint::Save(folder_, job.snapshot, job.options);
     const Duration took = SystemClock().Monotonic() - job.begin;
@@ -122,7 +122,7 @@ class AsyncSaver::Impl {
 
   void Run(std::stop_token stop) {
     for (;;) {
-      std::optional<Job> job;
+      std::optional<Pending> job;
       {
         MutexLock lock(mutex_);
         // With `stop` requested this still gives true while a snapshot is waiting.
@@ -150,7 +150,7 @@ class AsyncSaver::Impl {
   bool closed_ = false;  // the caller's
   mutable Mutex mutex_;
   CondVar changed_;
-  std::optional<Job> pending_ MT_GUARDED_BY(mutex_);
+  std::optional<Pending> pending_ MT_GUARDED_BY(mutex_);
   bool busy_ MT_GUARDED_BY(mutex_) = false;  // from Save() until written
   Status error_ MT_GUARDED_BY(mutex_);
   bool replaced_ MT_GUARDED_BY(mutex_) = false;  // a save since the last one began has succeeded

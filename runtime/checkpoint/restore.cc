@@ -215,7 +215,7 @@ Status Checkpoint::Verify() const {
 
 Status Checkpoint::Export(const std::string& path,
                           const std::function<bool(std::string_view)>& wanted) const {
-  std::vector<NamedType> types;
+  std::vector<mesh::NamedType> types;
   for (const auto& [name, variable] : index_.variables) {
     if (!wanted || wanted(name)) types.push_back({name, variable.type});
   }

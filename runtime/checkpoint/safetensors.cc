@@ -216,9 +216,9 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes, int64_t
   return out;
 }
 
-Result<SafetensorsPlan> PlanSafetensors(std::vector<NamedType> tensors,
+Result<SafetensorsPlan> PlanSafetensors(std::vector<mesh::NamedType> tensors,
                                         const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const NamedType& a, const NamedType& b) {
+  std::sort(tensors.begin(), tensors.end(), [](const mesh::NamedType& a, const mesh::NamedType& b) {
     const int64_t x = mesh::DTypeBytes(a.type.dtype);
     const int64_t y = mesh::DTypeBytes(b.type.dtype);
     return x != y ? x > y : a.name < b.name;
@@ -228,7 +228,7 @@ Result<SafetensorsPlan> PlanSafetensors(std::vector<NamedType> tensors,
   SafetensorsPlan plan;
   plan.header.metadata = metadata;
   int64_t at = 0;
-  for (const NamedType& t : tensors) {
+  for (const mesh::NamedType& t : tensors) {
     if (t.name == kMetadata || header.contains(t.name)) {
       return InvalidArgument("safetensors: expected names used once and not " +
                              std::string(kMetadata) + ", got: " + t.name);
@@ -326,7 +326,7 @@ Result<mesh::Tensor> SafetensorsReader::ReadSlice(std::string_view name, const m
 
 Status WriteSafetensors(const std::string& path, const std::map<std::string, mesh::Tensor>& tensors,
                         const std::map<std::string, std::string>& metadata) {
-  std::vector<NamedType> types;
+  std::vector<mesh::NamedType> types;
   for (const auto& [name, tensor] : tensors) types.push_back({name, tensor.type()});
   MT_ASSIGN_OR_RETURN(const SafetensorsPlan plan, PlanSafetensors(std::move(types), metadata));
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());

@@ -18,6 +18,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/raw_file.h"
+#include "runtime/mesh/named_type.h"
 #include "runtime/mesh/shape.h"
 #include "runtime/mesh/tensor.h"
 
@@ -49,15 +50,11 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes, int64_t
 // Lays `tensors` out (elements of more bytes first, then by name, which keeps each aligned) and
 // gives the header with its bytes, padded with spaces to 64. Errors: kInvalidArgument for a name
 // twice, or "__metadata__". Pure.
-struct NamedType {
-  std::string name;
-  mesh::TensorType type;
-};
 struct SafetensorsPlan {
   SafetensorsHeader header;
   std::string header_bytes;
 };
-Result<SafetensorsPlan> PlanSafetensors(std::vector<NamedType> tensors,
+Result<SafetensorsPlan> PlanSafetensors(std::vector<mesh::NamedType> tensors,
                                         const std::map<std::string, std::string>& metadata);
 
 // Thread-safe.

@@ -215,7 +215,7 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
   const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
   MT_RETURN_IF_ERROR(MakeDirectories(checkpoint));
   MT_ASSIGN_OR_RETURN(const auto parts, PartsByKey(snapshot));
-  std::vector<NamedType> types;
+  std::vector<mesh::NamedType> types;
   for (const auto& [key, part] : parts) types.push_back({key, part.block->value.type()});
   MT_ASSIGN_OR_RETURN(const SafetensorsPlan plan,
                       PlanSafetensors(std::move(types), {{"step", std::to_string(snapshot.step)},

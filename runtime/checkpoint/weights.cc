@@ -73,12 +73,12 @@ Tensor Converted(const Tensor& from, DType to) {
 namespace {
 
 Result<std::vector<Tensor>> ReadWeights(const std::string& path,
-                                        std::span<const NamedType> parameters) {
+                                        std::span<const mesh::NamedType> parameters) {
   MT_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
   std::vector<std::string> names;
   for (const auto& [name, type] : weights.types) names.push_back(name);
   std::vector<std::string> wrong;
-  for (const NamedType& p : parameters) {
+  for (const mesh::NamedType& p : parameters) {
     const auto found = weights.types.find(p.name);
     if (found == weights.types.end()) {
       wrong.push_back("expected `" + p.name + "` " + p.type.ToString() +
@@ -91,7 +91,7 @@ Result<std::vector<Tensor>> ReadWeights(const std::string& path,
   }
   if (!wrong.empty()) return InvalidArgument(path + ": " + Join(wrong, "; "));
   std::vector<Tensor> out;
-  for (const NamedType& p : parameters) {
+  for (const mesh::NamedType& p : parameters) {
     MT_ASSIGN_OR_RETURN(const Tensor value, weights.read(p.name));
     out.push_back(Converted(value, p.type.dtype));
   }
@@ -101,7 +101,7 @@ Result<std::vector<Tensor>> ReadWeights(const std::string& path,
 }  // namespace
 
 Result<std::vector<Tensor>> LoadWeights(const std::string& path,
-                                        std::span<const NamedType> parameters) {
+                                        std::span<const mesh::NamedType> parameters) {
   return ReadWeights(path, parameters).From(Origin::kInput);
 }
 

@@ -18,6 +18,6 @@ namespace meshtrain::checkpoint {
 // every parameter that is missing (with the nearest name) or of another shape or type; the
 // reader's.
 Result<std::vector<mesh::Tensor>> LoadWeights(const std::string& path,
-                                              std::span<const NamedType> parameters);
+                                              std::span<const mesh::NamedType> parameters);
 
 }  // namespace meshtrain::checkpoint

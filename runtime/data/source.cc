@@ -24,7 +24,7 @@ Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
   if (const auto* idx = std::get_if<IdxFiles>(&spec.from)) return OpenIdx(*idx, spec.take);
   if (const auto* text = std::get_if<TextFile>(&spec.from)) return OpenText(*text, spec.take);
   if (const auto* own = std::get_if<OwnSource>(&spec.from)) return own->open(spec.take);
-  return OpenArrays(std::get<Arrays>(spec.from), spec.take);
+  return OpenArrays(std::get<MemoryArrays>(spec.from), spec.take);
 }
 
 }  // namespace meshtrain::data

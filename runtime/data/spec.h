@@ -42,7 +42,7 @@ struct TextFile {
 };
 
 // Elements cut from the first dimension, which all components share.
-struct Arrays {
+struct MemoryArrays {
   std::vector<mesh::Tensor> components;
   // What errors about element i call it: example `first + i * every` of `file`.
   std::string file = {};
@@ -60,7 +60,7 @@ struct OwnSource {
   std::function<Result<std::unique_ptr<Source>>(int64_t take)> open;
 };
 
-using SourceOptions = std::variant<IdxFiles, Arrays, TextFile, OwnSource>;
+using SourceOptions = std::variant<IdxFiles, MemoryArrays, TextFile, OwnSource>;
 struct SourceSpec {
   SourceOptions from;
   int64_t take =

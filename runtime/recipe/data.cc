@@ -71,7 +71,7 @@ data::PipelineSpec TestPipeline(const manifest::Program& program) {
   return out;
 }
 
-data::PipelineSpec PredictPipeline(const manifest::Program& program, data::Arrays features) {
+data::PipelineSpec PredictPipeline(const manifest::Program& program, data::MemoryArrays features) {
   data::PipelineSpec out{.source = {.from = std::move(features)}};
   AddCommonStages(program.data, &out);
   out.stages.emplace_back(data::BatchStage{program.data.batch, /*drop_remainder=*/false});

@@ -2,7 +2,7 @@
 
 namespace meshtrain::recipe {
 
-train::FitOptions FitOptionsOf(const manifest::Train& train, const train::Position& start) {
+train::LoopOptions LoopOptionsOf(const manifest::Train& train, const train::Position& start) {
   return {.epochs = train.epochs,
           .steps_per_epoch = train.steps_per_epoch,
           .validation_steps = train.validation_steps,

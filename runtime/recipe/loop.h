@@ -11,7 +11,7 @@
 namespace meshtrain::recipe {
 
 // Without the validation's data; a manifest that never validates gives it none.
-train::FitOptions FitOptionsOf(const manifest::Train& train, const train::Position& start);
+train::LoopOptions LoopOptionsOf(const manifest::Train& train, const train::Position& start);
 
 // When the job saves: as its manifest says, or else train::kSaveByDefault; and each epoch where the
 // best one's weights are wanted.

@@ -42,7 +42,7 @@ data::PipelineSpec TrainPipeline(const manifest::Program& program);
 data::PipelineSpec TestPipeline(const manifest::Program& program);
 
 // The stages of TestPipeline over features that are at hand.
-data::PipelineSpec PredictPipeline(const manifest::Program& program, data::Arrays features);
+data::PipelineSpec PredictPipeline(const manifest::Program& program, data::MemoryArrays features);
 // The same program, the files of whose `data.test` lie in another folder, under their names.
 // Errors: kInvalidArgument where there is no `data.test`, or where it names no files.
 Status MoveTestData(const std::string& folder, manifest::Program* program);

@@ -76,7 +76,7 @@ Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor>
                                                        int64_t batch_size,
                                                        std::vector<std::string> names) {
   data::PipelineSpec spec;
-  spec.source.from = data::Arrays{.components = std::move(arrays), .names = std::move(names)};
+  spec.source.from = data::MemoryArrays{.components = std::move(arrays), .names = std::move(names)};
   spec.stages = {data::BatchStage{batch_size}};
   return data::Pipeline::Create(std::move(spec));
 }

@@ -31,7 +31,7 @@ const std::pair<std::string, double>* NotFinite(const Scalars& scalars) {
 
 class Fitting {
  public:
-  Fitting(StepRunner& runner, BatchSource& data, const FitOptions& options,
+  Fitting(StepRunner& runner, BatchSource& data, const LoopOptions& options,
           std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock)
       : runner_(runner),
         data_(data),
@@ -189,7 +189,7 @@ class Fitting {
 
   StepRunner& runner_;
   BatchSource& data_;
-  const FitOptions& o_;
+  const LoopOptions& o_;
   std::span<Callback* const> callbacks_;
   std::stop_token stop_;
   Clock& clock_;
@@ -199,7 +199,7 @@ class Fitting {
 
 }  // namespace
 
-Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
+Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock) {
   return Fitting(runner, data, options, callbacks, std::move(stop), clock).Run();
 }

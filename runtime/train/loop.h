@@ -131,7 +131,7 @@ class Callback {
   virtual std::optional<std::string> WantsStop() const { return std::nullopt; }
 };
 
-struct FitOptions {
+struct LoopOptions {
   int64_t epochs = 1;
   int64_t steps_per_epoch = -1;  // -1: a pass of the data; else passes are joined end to end
   BatchSource* validation = nullptr;
@@ -145,7 +145,7 @@ struct FitOptions {
 // data's, a callback's; kInvalidArgument when a pass holds no batch, or `start` is no
 // place in a run of these epochs (a count below 0, more batches than an epoch has). A stop is not
 // an error: the state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
-Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
+Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop,
                       Clock& clock = SystemClock());
 

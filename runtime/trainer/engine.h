@@ -53,7 +53,7 @@ struct FitWork {
   const NamedData* own = nullptr;
   data::Pipeline* here = nullptr;
 
-  train::FitOptions options;
+  train::LoopOptions options;
   std::vector<train::Callback*> callbacks;
   std::optional<Saves> saves;
 };

@@ -44,8 +44,8 @@ namespace meshtrain::trainer {
 class Engine;
 struct FitWork;
 
-// Of several inputs: data whose components have names (data::Arrays::names, a Source's), one of
-// them the labels.
+// Of several inputs: data whose components have names (data::MemoryArrays::names, a Source's), one
+// of them the labels.
 struct CompileOptions {
   train::Loss loss;
   std::shared_ptr<train::Optimizer> optimizer;

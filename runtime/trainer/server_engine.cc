@@ -59,7 +59,7 @@ class ServerEngine final : public Engine {
   }
 
   Result<train::FitResult> Fit(FitWork work, std::stop_token stop) override {
-    train::FitOptions& options = work.options;
+    train::LoopOptions& options = work.options;
     if (options.end_after_bad_steps != 1) {
       return InvalidArgument(
           "fit: end_after_bad_steps: expected 1 with parameter servers, where a bad step ends the "

@@ -125,7 +125,7 @@ struct Running {
 
 data::PipelineSpec Batches(const Tensor& x, const Tensor& y, int64_t size) {
   data::PipelineSpec spec;
-  spec.source.from = data::Arrays{{x, y}};
+  spec.source.from = data::MemoryArrays{{x, y}};
   spec.stages.emplace_back(data::BatchStage{size});
   return spec;
 }

@@ -142,10 +142,11 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
     MT_ASSIGN_OR_RETURN(
         const parameter::Training training,
         coordinator->DefineTraining(MseRecipe(DenseOne(example.w0, 1e-4), 0.01), types));
-    MT_ASSIGN_OR_RETURN(const parameter::PerWorker data,
-                        coordinator->CreatePerWorkerDataset(
-                            "train", {.source = {.from = data::Arrays{{Ones(100), Ones(100)}}},
-                                      .stages = {data::BatchStage{10}}}));
+    MT_ASSIGN_OR_RETURN(
+        const parameter::PerWorker data,
+        coordinator->CreatePerWorkerDataset(
+            "train", {.source = {.from = data::MemoryArrays{{Ones(100), Ones(100)}}},
+                      .stages = {data::BatchStage{10}}}));
     const std::vector<parameter::Arg> at_hand = {Ones(10), Ones(10)};
     const auto add = [&](const parameter::Function& step,
                          const std::vector<parameter::Arg>& arguments) -> Status {

@@ -17,8 +17,8 @@ data::SourceOptions MakePairs(const choice::Options& options) {
   const auto column = [count](const std::vector<float>& values) {
     return mesh::Tensor::Of<float>({count, 1}, values);
   };
-  return data::Arrays{.components = {column(left), column(right), column(difference)},
-                      .names = {"left", "right", "y"}};
+  return data::MemoryArrays{.components = {column(left), column(right), column(difference)},
+                            .names = {"left", "right", "y"}};
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ class WeightsAtTest : public SmallJobTest {
   // The bias' first value of the weights that the path stands for.
   static Result<float> BiasAt(const std::string& path) {
     MT_ASSIGN_OR_RETURN(const std::string weights, WeightsAt(path));
-    const checkpoint::NamedType wanted[] = {{"logits.bias", {mesh::DType::kF32, {10}}}};
+    const mesh::NamedType wanted[] = {{"logits.bias", {mesh::DType::kF32, {10}}}};
     MT_ASSIGN_OR_RETURN(const auto values, checkpoint::LoadWeights(weights, wanted));
     return values[0].values<float>()[0];
   }

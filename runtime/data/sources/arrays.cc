@@ -13,7 +13,7 @@ using mesh::TensorType;
 
 class ArraySource final : public Source {
  public:
-  ArraySource(const Arrays& arrays, int64_t size) : arrays_(arrays), size_(size) {
+  ArraySource(const MemoryArrays& arrays, int64_t size) : arrays_(arrays), size_(size) {
     for (const Tensor& c : arrays_.components) element_.push_back(ElementOf(c.type()));
   }
   int64_t size() const override { return size_; }
@@ -34,14 +34,14 @@ class ArraySource final : public Source {
   }
 
  private:
-  const Arrays arrays_;
+  const MemoryArrays arrays_;
   std::vector<TensorType> element_;
   int64_t size_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take) {
+Result<std::unique_ptr<Source>> OpenArrays(const MemoryArrays& arrays, int64_t take) {
   if (arrays.components.empty()) {
     return InvalidArgument("data: arrays: expected at least one tensor, got: none");
   }

@@ -13,7 +13,7 @@ using choice::Options;
 // As OpenSource.
 Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take);
 Result<std::unique_ptr<Source>> OpenText(const TextFile& text, int64_t take);
-Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take);
+Result<std::unique_ptr<Source>> OpenArrays(const MemoryArrays& arrays, int64_t take);
 
 // The type of one of the elements that `whole` holds along its first dimension.
 mesh::TensorType ElementOf(const mesh::TensorType& whole);

@@ -197,7 +197,7 @@ void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
     MT_ASSIGN_OR_RETURN(const RunReply reply, Decode<RunReply>(head));
     std::vector<std::span<std::byte>> to;
     payload->reserve(reply.outputs.size());
-    for (const NamedType& output : reply.outputs) {
+    for (const mesh::NamedType& output : reply.outputs) {
       to.push_back(payload->emplace_back(output.type).mutable_bytes());
     }
     return to;

@@ -31,7 +31,7 @@ void Planner::Remember(const std::vector<std::vector<ServerState>>& made) {
 }
 
 Result<std::vector<Definition>> Planner::AddVariables(std::span<const Parameter> variables) {
-  std::vector<NamedType> types;
+  std::vector<mesh::NamedType> types;
   for (const Parameter& variable : variables) {
     if (states_.contains(variable.name())) {
       return AlreadyExists("variable `" + variable.name() +

@@ -147,8 +147,8 @@ class Writer {
   }
   // Names and types in two lists of one length.
   template <typename Names, typename Types>
-  void Both(const std::vector<NamedType>& value, const Names& names, const Types& types) {
-    for (const NamedType& one : value) {
+  void Both(const std::vector<mesh::NamedType>& value, const Names& names, const Types& types) {
+    for (const mesh::NamedType& one : value) {
       WriteOne(one.name, names.edit(to_)->Add());
       WriteOne(one.type, types.edit(to_)->Add());
     }
@@ -247,14 +247,14 @@ class Reader {
     status_ = walk.status();
   }
   template <typename Names, typename Types>
-  void Both(std::vector<NamedType>& value, const Names& names, const Types& types) {
+  void Both(std::vector<mesh::NamedType>& value, const Names& names, const Types& types) {
     if (!status_.ok()) return;
     if (names.get(from_).size() != types.get(from_).size()) {
       status_ = InvalidArgument("expected a type for each name, got: another number");
       return;
     }
     for (int i = 0; i < names.get(from_).size() && status_.ok(); ++i) {
-      NamedType one;
+      mesh::NamedType one;
       ReadOne(names.get(from_)[i], &one.name);
       ReadOne(types.get(from_)[i], &one.type);
       value.push_back(std::move(one));

@@ -151,7 +151,7 @@ struct Base {
   bool initial = false;
   int64_t checkpoint_step = -1;
   std::string checkpoint_folder;
-  std::vector<NamedType> inline_states;
+  std::vector<mesh::NamedType> inline_states;
 };
 struct LoggedPush {
   int64_t version = 0;
@@ -250,7 +250,7 @@ struct RunReply {
   Status status;  // read from a message: with the origin that it has for us (rpc/peer_error.h)
   Cause cause = Cause::kStep;
   int32_t server = 0;
-  std::vector<NamedType> outputs;
+  std::vector<mesh::NamedType> outputs;
   std::vector<int64_t> versions;
   std::vector<CursorAt> cursors;
   int64_t pulled_bytes = 0;

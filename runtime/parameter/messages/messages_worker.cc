@@ -51,7 +51,7 @@ void Fields(auto& walk, Of<data::TextFile> auto& m) {
   walk(m.validation_split, MT_WIRE(validation_split));
   walk(m.validation, MT_WIRE(validation));
 }
-void Fields(auto& walk, Of<data::Arrays> auto& m) {
+void Fields(auto& walk, Of<data::MemoryArrays> auto& m) {
   walk(m.components, MT_WIRE(types));
   walk(m.file, MT_WIRE(file));
   walk(m.first, MT_WIRE(first));
@@ -61,7 +61,7 @@ void Fields(auto& walk, Of<data::Arrays> auto& m) {
 void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.name, MT_WIRE(name));
   walk.OneOf(m.spec.source.from, "expected a known source of a dataset",
-             As<data::IdxFiles>(MT_WIRE(idx)), As<data::Arrays>(MT_WIRE(arrays)),
+             As<data::IdxFiles>(MT_WIRE(idx)), As<data::MemoryArrays>(MT_WIRE(arrays)),
              As<data::TextFile>(MT_WIRE(text)));
   walk(m.spec.source.take, MT_WIRE(take));
   walk(m.spec.stages, MT_WIRE(stages));
@@ -193,7 +193,7 @@ std::vector<mesh::Tensor> EntriesPayload(const std::vector<Entry>& entries) {
     if (const auto* value = std::get_if<WorkerValue>(&entry)) payload.push_back(value->value);
     const auto* dataset = std::get_if<Dataset>(&entry);
     if (dataset == nullptr) continue;
-    if (const auto* arrays = std::get_if<data::Arrays>(&dataset->spec.source.from)) {
+    if (const auto* arrays = std::get_if<data::MemoryArrays>(&dataset->spec.source.from)) {
       payload.insert(payload.end(), arrays->components.begin(), arrays->components.end());
     }
   }
@@ -212,7 +212,7 @@ Status FillEntries(std::vector<mesh::Tensor> payload, std::vector<Entry>* entrie
     if (auto* value = std::get_if<WorkerValue>(&entry)) fits = fits && take(&value->value);
     auto* dataset = std::get_if<Dataset>(&entry);
     if (dataset == nullptr) continue;
-    if (auto* arrays = std::get_if<data::Arrays>(&dataset->spec.source.from)) {
+    if (auto* arrays = std::get_if<data::MemoryArrays>(&dataset->spec.source.from)) {
       for (mesh::Tensor& component : arrays->components) fits = fits && take(&component);
     }
   }

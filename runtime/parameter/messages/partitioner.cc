@@ -60,7 +60,7 @@ int64_t CountShards(const Partitioner& partitioner, const mesh::TensorType& type
   return std::clamp<int64_t>(std::visit(Counter{type}, partitioner), 1, type.dims[0]);
 }
 
-Result<std::vector<Shard>> PlaceShards(std::span<const NamedType> variables,
+Result<std::vector<Shard>> PlaceShards(std::span<const mesh::NamedType> variables,
                                        const Partitioner& partitioner, int servers,
                                        int64_t placed) {
   if (servers < 1) {
@@ -70,14 +70,14 @@ Result<std::vector<Shard>> PlaceShards(std::span<const NamedType> variables,
   MT_RETURN_IF_ERROR(CheckPartitioner(partitioner));
   std::vector<Shard> shards;
   std::set<std::string> names;
-  for (const NamedType& variable : variables) {
+  for (const mesh::NamedType& variable : variables) {
     if (!names.insert(variable.name).second) {
       return InvalidArgument("parameter servers: expected each variable once, got: `" +
                              variable.name + "` twice");
     }
   }
   for (size_t v = 0; v < variables.size(); ++v) {
-    const NamedType& variable = variables[v];
+    const mesh::NamedType& variable = variables[v];
     const int64_t parts = CountShards(partitioner, variable.type);
     int64_t row = 0;
     for (int64_t k = 0; k < parts; ++k) {

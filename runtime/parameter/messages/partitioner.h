@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/mesh/named_type.h"
 #include "runtime/mesh/shape.h"
 
 namespace meshtrain::parameter {
@@ -42,12 +43,6 @@ Status CheckPartitioner(const Partitioner& partitioner);
 // Shards along dimension 0, at least 1. A scalar and a variable without elements are never cut.
 int64_t CountShards(const Partitioner& partitioner, const mesh::TensorType& type);
 
-struct NamedType {
-  std::string name;
-  mesh::TensorType type;
-  friend bool operator==(const NamedType&, const NamedType&) = default;
-};
-
 // Rows [row, row + type.dims[0]) of a variable; all of it where it is not cut.
 struct Shard {
   std::string name;       // the variable's, with "/part_K" where it is cut
@@ -68,7 +63,7 @@ struct Shard {
 //   [100,4] and [7,64] f32 under MinSize{256, 2} over 2 servers:
 //   a/part_0 [50,4] on 0, a/part_1 [50,4] on 1, b/part_0 [4,64] on 0, b/part_1 [3,64] on 1
 // Errors: kInvalidArgument for no server, a bad partitioner or a name twice.
-Result<std::vector<Shard>> PlaceShards(std::span<const NamedType> variables,
+Result<std::vector<Shard>> PlaceShards(std::span<const mesh::NamedType> variables,
                                        const Partitioner& partitioner, int servers,
                                        int64_t placed = 0);
 

@@ -184,7 +184,7 @@ Status Store::ApplyBase(const Base& base, Bytes payload) {
     MT_RETURN_IF_ERROR(Restore(*from, states));
   }
   std::vector<mesh::TensorType> types;
-  for (const NamedType& state : base.inline_states) types.push_back(state.type);
+  for (const mesh::NamedType& state : base.inline_states) types.push_back(state.type);
   MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, TensorsFrom(payload, types));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto it = states_.find(base.inline_states[i].name);

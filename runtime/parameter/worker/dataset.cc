@@ -42,10 +42,10 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
                            " workers, got: " + std::to_string(source->size()));
   }
   MT_RETURN_IF_ERROR(source->Ensure(source->size()));
-  data::Arrays arrays;
+  data::MemoryArrays arrays;
   arrays.first = worker;
   arrays.every = workers;
-  if (const auto* whole = std::get_if<data::Arrays>(&spec.source.from)) {
+  if (const auto* whole = std::get_if<data::MemoryArrays>(&spec.source.from)) {
     arrays.file = whole->file;
     arrays.first = whole->first + worker * whole->every;
     arrays.every = workers * whole->every;

@@ -66,7 +66,7 @@ MeshRunner::Trace TraceOf(const recipe::Declared& program) {
 Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& program,
                                                    std::span<const nn::Parameter> parameters) {
   if (program.initial_weights.empty()) return std::vector<mesh::Tensor>();
-  std::vector<checkpoint::NamedType> wanted;
+  std::vector<mesh::NamedType> wanted;
   for (const nn::Parameter& p : parameters) wanted.push_back({p.name(), p.type()});
   return checkpoint::LoadWeights(program.initial_weights, wanted);
 }

@@ -58,7 +58,7 @@ std::string Today() {
 
 }  // namespace
 
-Reporter::Reporter(const JobConfig& config, Job job, LastSave last_save)
+Reporter::Reporter(const JobConfig& config, Run job, LastSave last_save)
     : config_(config), job_(std::move(job)), last_save_(std::move(last_save)) {
   metrics_ = std::make_unique<telemetry::Metrics>(
       telemetry::ReplicaLabels{.training_job = job_.name,
@@ -74,7 +74,7 @@ Reporter::Reporter(const JobConfig& config, Job job, LastSave last_save)
       });
 }
 
-Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Job job,
+Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Run job,
                                                    LastSave last_save,
                                                    const train::Position& start) {
   auto reporter =

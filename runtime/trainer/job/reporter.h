@@ -29,7 +29,7 @@ namespace meshtrain::trainer {
 
 class Reporter final : public train::Callback {
  public:
-  struct Job {
+  struct Run {
     std::string name;
     std::string mesh;
     int64_t epochs = 0;
@@ -48,7 +48,7 @@ class Reporter final : public train::Callback {
   // Opens the output files and, where the configuration asks for it, the server. Errors: those of
   // files, kOutput; kUnavailable for an address that cannot be bound, of kPeers where its port is
   // taken.
-  static Result<std::unique_ptr<Reporter>> Create(const JobConfig& config, Job job,
+  static Result<std::unique_ptr<Reporter>> Create(const JobConfig& config, Run job,
                                                   LastSave last_save, const train::Position& start);
 
   Status OnStepEnd(const train::StepInfo& info) override;
@@ -73,7 +73,7 @@ class Reporter final : public train::Callback {
   std::string TerminationMessage() const { return telemetry::TerminationMessage(board_.Get()); }
 
  private:
-  Reporter(const JobConfig& config, Job job, LastSave last_save);
+  Reporter(const JobConfig& config, Run job, LastSave last_save);
   Status OpenFiles(const train::Position& start);
   Status CloseFiles();
   Status OpenLog(const train::Position& start);
@@ -88,7 +88,7 @@ class Reporter final : public train::Callback {
   std::string Page(bool live) const;
 
   JobConfig config_;
-  Job job_;
+  Run job_;
   LastSave last_save_;
   std::unique_ptr<telemetry::Metrics> metrics_;
   std::unique_ptr<telemetry::TrainingMetrics> training_;

@@ -87,7 +87,7 @@ class Training {
     const JobConfig& config = job_.config;
     const JobStages::Description what = stages_->Describe();
     for (const nn::Parameter& p : what.parameters) weights_.insert(p.name());
-    Reporter::Job job{.name = JobName(job_.manifest),
+    Reporter::Run job{.name = JobName(job_.manifest),
                       .mesh = what.mesh,
                       .epochs = job_.epochs,
                       .steps_per_epoch = job_.steps_per_epoch,
@@ -123,7 +123,7 @@ class Training {
     early_ = recipe::EarlyStoppingOf(train);
     FitWork work{.own = &data_,
                  .here = job_.train.get(),
-                 .options = recipe::FitOptionsOf(train, start),
+                 .options = recipe::LoopOptionsOf(train, start),
                  .callbacks = {reporter_.get()},
                  .saves = Saves{.times = recipe::SaveTimesOf(job_.manifest),
                                 .save =

@@ -84,7 +84,7 @@ Status WriteCheckpoint(const std::string& folder) {
 }
 
 Status PrintWeights(const std::string& path, const std::vector<std::string>& wanted) {
-  std::vector<checkpoint::NamedType> parameters;
+  std::vector<mesh::NamedType> parameters;
   for (const std::string& w : wanted) {
     const size_t cut = w.find('=');
     MT_ASSIGN_OR_RETURN(const TensorType type, TensorType::Parse(w.substr(cut + 1)));

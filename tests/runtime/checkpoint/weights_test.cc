@@ -20,8 +20,8 @@ TEST(WeightsTest, LoadsByPathFromAFileACheckpointOrAFolderOfThem) {
                                {{"a.kernel", kernel}, {"a.bias", bias}, {"more", bias}})
                   .ok());
   ASSERT_TRUE(Save(folder.At("saved"), Whole(3, {{"a.kernel", kernel}, {"a.bias", bias}})).ok());
-  const std::vector<NamedType> wanted = {{"a.bias", Type("f32[3]")},
-                                         {"a.kernel", Type("f32[2,3]")}};
+  const std::vector<mesh::NamedType> wanted = {{"a.bias", Type("f32[3]")},
+                                               {"a.kernel", Type("f32[2,3]")}};
   for (const char* path : {"w.safetensors", "saved", "saved/ckpt-00000003"}) {
     const auto got = LoadWeights(folder.At(path), wanted);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
@@ -35,9 +35,9 @@ TEST(WeightsTest, NamesAllThatIsWrong) {
   ASSERT_TRUE(WriteSafetensors(folder.At("w"), {{"hidden_1.kernel", Counting(Type("f32[2,3]"))},
                                                 {"n", Counting(Type("i64[]"))}})
                   .ok());
-  const std::vector<NamedType> wanted = {{"hidden_1.kernal", Type("f32[2,3]")},
-                                         {"hidden_1.kernel", Type("f32[3,2]")},
-                                         {"n", Type("f32[]")}};
+  const std::vector<mesh::NamedType> wanted = {{"hidden_1.kernal", Type("f32[2,3]")},
+                                               {"hidden_1.kernel", Type("f32[3,2]")},
+                                               {"n", Type("f32[]")}};
   const Status status = LoadWeights(folder.At("w"), wanted).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(),

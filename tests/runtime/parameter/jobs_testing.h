@@ -49,7 +49,7 @@ inline mesh::TensorType F32(mesh::Dims dims) { return {mesh::DType::kF32, std::m
 // ([1.], [1.]) for ever, in batches of 5.
 inline data::PipelineSpec GuideData() {
   const mesh::Tensor ones = mesh::Tensor::Of<float>({1000, 1}, std::vector<float>(1000, 1.0f));
-  return {.source = {.from = data::Arrays{{ones, ones}}}, .stages = {data::BatchStage{5}}};
+  return {.source = {.from = data::MemoryArrays{{ones, ones}}}, .stages = {data::BatchStage{5}}};
 }
 
 // 784 -> hidden (relu) -> 10 on drawn digits.

@@ -25,7 +25,7 @@ TEST(LoopTest, TakesWhatTheManifestSays) {
   const manifest::Manifest job =
       Job("{epochs: 7, steps_per_epoch: 12, validation: {steps: 3, every_epochs: 2}, "
           "end_after_bad_steps: 4}");
-  const train::FitOptions options = FitOptionsOf(job.program.train, {.step = 5, .batch = 5});
+  const train::LoopOptions options = LoopOptionsOf(job.program.train, {.step = 5, .batch = 5});
   EXPECT_EQ(options.epochs, 7);
   EXPECT_EQ(options.steps_per_epoch, 12);
   EXPECT_EQ(options.validation_steps, 3);

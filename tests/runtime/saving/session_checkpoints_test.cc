@@ -77,7 +77,8 @@ struct Model {
 
 std::unique_ptr<data::Pipeline> TenNumbers() {
   const Tensor x = Tensor::Of<float>({10}, std::vector<float>(10, 1));
-  return data::Pipeline::Create({.source = {data::Arrays{{x}}}, .stages = {data::BatchStage{1}}})
+  return data::Pipeline::Create(
+             {.source = {data::MemoryArrays{{x}}}, .stages = {data::BatchStage{1}}})
       .value();
 }
 

@@ -114,9 +114,10 @@ TEST_F(ParameterServerStrategyTest, WorkersReadTheirOwnData) {
   const auto run = [&](Strategy& strategy) -> std::vector<double> {
     const auto model = TwoLayers(strategy);
     EXPECT_TRUE(model->Compile(Mse(Adam())).ok());
-    const trainer::NamedData data{.name = "waves",
-                                  .spec = {.source = {.from = data::Arrays{{waves.x, waves.y}}},
-                                           .stages = {data::BatchStage{waves.batch_size}}}};
+    const trainer::NamedData data{
+        .name = "waves",
+        .spec = {.source = {.from = data::MemoryArrays{{waves.x, waves.y}}},
+                 .stages = {data::BatchStage{waves.batch_size}}}};
     const auto validation = ArraysPipeline({waves.x, waves.y}, 5).value();
     std::vector<double> losses;
     for (int i = 0; i < 2; ++i) {
@@ -140,9 +141,10 @@ TEST_F(ParameterServerStrategyTest, WorkersReadTheirOwnData) {
   const auto strategy = Connect(three, 0);
   const auto model = DenseOne(*strategy, 0.2);
   ASSERT_TRUE(model->Compile(Mse(Sgd(0.05))).ok());
-  const trainer::NamedData ones{.name = "ones",
-                                .spec = {.source = {.from = data::Arrays{{Ones(70), Ones(70)}}},
-                                         .stages = {data::BatchStage{10}}}};
+  const trainer::NamedData ones{
+      .name = "ones",
+      .spec = {.source = {.from = data::MemoryArrays{{Ones(70), Ones(70)}}},
+               .stages = {data::BatchStage{10}}}};
   const auto history = model->Fit(ones, {.epochs = 6, .steps_per_epoch = 20});
   ASSERT_TRUE(history.ok()) << history.status().ToString();
   EXPECT_LT(history->Of("loss")[5], 1e-4);

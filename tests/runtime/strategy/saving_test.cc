@@ -114,8 +114,8 @@ TEST_F(SavingTest, WeightsAreFoundByTheirPaths) {
   ASSERT_TRUE(loop.Pass().ok());
   ASSERT_TRUE(mirrored->Save(folder_, 3).ok());
   // As a manifest's `initial_weights` reads them.
-  const std::vector<checkpoint::NamedType> names = {{"dense.kernel", {DType::kF32, {3, 6}}},
-                                                    {"dense_1.bias", {DType::kF32, {1}}}};
+  const std::vector<mesh::NamedType> names = {{"dense.kernel", {DType::kF32, {3, 6}}},
+                                              {"dense_1.bias", {DType::kF32, {1}}}};
   const auto weights = checkpoint::LoadWeights(folder_, names);
   ASSERT_TRUE(weights.ok()) << weights.status().ToString();
   EXPECT_EQ(FloatsOf((*weights)[0]), FloatsOf(mirrored->Read(loop.parameters()[0]).value()));

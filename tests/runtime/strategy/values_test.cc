@@ -142,7 +142,7 @@ TEST(DatasetTest, AnIteratorOfStepsGoesThroughTheEndsOfPasses) {
 
 TEST(DatasetTest, AnEmptyPassIsAnError) {
   data::PipelineSpec spec;
-  spec.source.from = data::Arrays{{Range(3)}};
+  spec.source.from = data::MemoryArrays{{Range(3)}};
   spec.stages = {data::BatchStage{.size = 4, .drop_remainder = true}};
   auto pipeline = data::Pipeline::Create(std::move(spec));
   if (!pipeline.ok()) return;  // refused already

@@ -304,7 +304,7 @@ TEST_P(ModelTest, FiguresAreMeansOverExamplesWhateverTheBatches) {
       MT_WANT(Near(history.Of("val_accuracy"), accuracy, 1e-7));
       MT_WANT(Near({evaluated[0].second, evaluated[1].second}, want, 1e-6));
       // Data that whoever runs a step reads for itself.
-      NamedData own{"own", {.source = {.from = data::Arrays{data}}}};
+      NamedData own{"own", {.source = {.from = data::MemoryArrays{data}}}};
       own.spec.stages = {data::BatchStage{batch}};
       MT_ASSIGN_OR_RETURN(const History read, model.Fit(own, {.epochs = 1}));
       // Of several workers each goes through all examples, in its own time.
@@ -344,7 +344,7 @@ TEST_P(ModelTest, ALabelOutsideTheClassesEndsEveryWayToFeedIt) {
     const Status from_batches = model->Fit(batches, unchecked->BatchTypes(4)).status();
     MT_WANT(from_batches == InvalidArgument("batch 2: example 0: label 3, but 3 classes"));
     // Of data that whoever runs a step reads for itself; a worker's bad data is no bad step.
-    NamedData own{"own", {.source = {.from = data::Arrays{bad, "own.idx"}}}};
+    NamedData own{"own", {.source = {.from = data::MemoryArrays{bad, "own.idx"}}}};
     own.spec.stages = {data::BatchStage{4}};
     // Whoever of three workers takes most of the 27 steps goes through its data more than once.
     const Status read = model->Fit(own, {.epochs = 9}).status();
@@ -374,7 +374,7 @@ TEST_P(ModelTest, AnIdOutsideItsTableEndsEveryWayToFeedIt) {
     MT_WANT(evaluated == InvalidArgument("data, component `x`: " + want));
     const Status fitted = model.Fit(Arrays{of(5)[0], of(5)[1], 4}).status();
     MT_WANT(fitted == InvalidArgument("data, component `x`: " + want));
-    NamedData own{"own", {.source = {.from = data::Arrays{of(5), "own.idx"}}}};
+    NamedData own{"own", {.source = {.from = data::MemoryArrays{of(5), "own.idx"}}}};
     own.spec.stages = {data::BatchStage{4}};
     const Status read = model.Fit(own, {.epochs = 9}).status();
     MT_WANT(read.message().ends_with("own.idx, component `x`: " + want));

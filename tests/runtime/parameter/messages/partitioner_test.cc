@@ -60,11 +60,11 @@ INSTANTIATE_TEST_SUITE_P(Partitioner, CountShardsTest, ::testing::ValuesIn(kCase
 TEST(PlaceShardsTest, PlacesAsTheReferenceRun) {
   // fixtures/reference-runs/parameter_server.json, chief + 2 workers + 2 ps: where v0 .. v4 went
   // there, v0 on 0.
-  const std::vector<NamedType> variables = {{"v0", {DType::kF32, {4}}},
-                                            {"v1", {DType::kF32, {100, 4}}},
-                                            {"v2", {DType::kF32, {7, 64}}},
-                                            {"v3", {DType::kF32, {1000}}},
-                                            {"v4", {DType::kF32, {}}}};
+  const std::vector<mesh::NamedType> variables = {{"v0", {DType::kF32, {4}}},
+                                                  {"v1", {DType::kF32, {100, 4}}},
+                                                  {"v2", {DType::kF32, {7, 64}}},
+                                                  {"v3", {DType::kF32, {1000}}},
+                                                  {"v4", {DType::kF32, {}}}};
   const auto shards = PlaceShards(variables, MinSize{256, 2}, 2);
   ASSERT_TRUE(shards.ok()) << shards.status().ToString();
   std::vector<std::string> got;
@@ -80,13 +80,13 @@ TEST(PlaceShardsTest, PlacesAsTheReferenceRun) {
 }
 
 TEST(PlaceShardsTest, GoesOnWhereTheLastPlacementEnded) {
-  const std::vector<NamedType> one = {{"a", {DType::kF32, {4}}}};
+  const std::vector<mesh::NamedType> one = {{"a", {DType::kF32, {4}}}};
   EXPECT_EQ((*PlaceShards(one, Whole{}, 3, 2))[0].server, 2);
   EXPECT_EQ((*PlaceShards(one, Whole{}, 3, 3))[0].server, 0);
 }
 
 TEST(PlaceShardsTest, RefusesWhatMakesNoSense) {
-  const std::vector<NamedType> twice = {{"a", {DType::kF32, {4}}}, {"a", {DType::kF32, {4}}}};
+  const std::vector<mesh::NamedType> twice = {{"a", {DType::kF32, {4}}}, {"a", {DType::kF32, {4}}}};
   EXPECT_EQ(PlaceShards(twice, Whole{}, 1).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(PlaceShards({}, Whole{}, 0).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(PlaceShards({}, FixedShards{0}, 1).status().message(),
@@ -105,7 +105,7 @@ TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
     const auto below = [&](int64_t n) {
       return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
     };
-    std::vector<NamedType> variables;
+    std::vector<mesh::NamedType> variables;
     for (int64_t v = below(8); v >= 0; --v) {
       Dims dims;
       for (int64_t d = below(4); d > 0; --d) dims.push_back(below(12));

@@ -95,7 +95,7 @@ TEST(BuildUpdateTest, SlotsLieBesideTheirShards) {
   ASSERT_TRUE(split.ok()) << split.status().ToString();
   ASSERT_EQ(split->pushed.size(), 2u);
 
-  std::vector<NamedType> types;
+  std::vector<mesh::NamedType> types;
   for (const Parameter& p : programs->parameters) types.push_back({p.name(), p.type()});
   const auto shards = PlaceShards(types, FixedShards{2}, 2);
   ASSERT_TRUE(shards.ok());
@@ -151,7 +151,7 @@ TEST(BuildUpdateTest, SlotsLieBesideTheirShards) {
 TEST(BuildUpdateTest, AServerWithoutShardsHasNothingToDo) {
   const Parameter w("w", TensorType{DType::kF32, {4}}, nn::Initializer::Zeros());
   const std::vector<Parameter> variables = {w};
-  const auto shards = PlaceShards(std::vector<NamedType>{{"w", w.type()}}, Whole{}, 3);
+  const auto shards = PlaceShards(std::vector<mesh::NamedType>{{"w", w.type()}}, Whole{}, 3);
   const std::vector<Pushed> pushed = {{"w", false, 0}};
   const auto update = BuildUpdate("count", pushed, variables, *shards, 3, {}, 0,
                                   std::vector<std::set<std::string>>(3));
@@ -164,7 +164,7 @@ TEST(BuildUpdateTest, AServerWithoutShardsHasNothingToDo) {
 TEST(BuildUpdateTest, RefusesAnUnknownVariableAndGradientsWithoutAnUpdater) {
   const Parameter w("w", TensorType{DType::kF32, {4}}, nn::Initializer::Zeros());
   const std::vector<Parameter> variables = {w};
-  const auto shards = PlaceShards(std::vector<NamedType>{{"w", w.type()}}, Whole{}, 1);
+  const auto shards = PlaceShards(std::vector<mesh::NamedType>{{"w", w.type()}}, Whole{}, 1);
   const std::vector<std::set<std::string>> known(1);
   EXPECT_EQ(
       BuildUpdate("u", std::vector<Pushed>{{"v", true, 0}}, variables, *shards, 1, {}, 0, known)

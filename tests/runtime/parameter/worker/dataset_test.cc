@@ -14,7 +14,8 @@ using mesh::Tensor;
 Dataset Numbers(int64_t n, ShardPolicy policy, bool shuffle = false) {
   std::vector<int32_t> values;
   for (int32_t i = 0; i < n; ++i) values.push_back(i);
-  Dataset dataset{"numbers", {{data::Arrays{{Tensor::Of<int32_t>({n}, values)}}}, {}}, policy};
+  Dataset dataset{
+      "numbers", {{data::MemoryArrays{{Tensor::Of<int32_t>({n}, values)}}}, {}}, policy};
   if (shuffle) dataset.spec.stages.push_back(data::ShuffleStage{n, 3});
   dataset.spec.stages.push_back(data::BatchStage{2});
   return dataset;

@@ -50,7 +50,7 @@ std::string Text(const data::PipelineSpec& spec) {
       return fmt::format("idx {} {} {}", f.images, f.labels,
                          f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
     }
-    std::string operator()(const data::Arrays&) const { return "arrays"; }
+    std::string operator()(const data::MemoryArrays&) const { return "arrays"; }
     std::string operator()(const data::TextFile& t) const {
       return fmt::format("text {} {} {} {} {} {}", t.file, t.length, t.stride, t.alphabet,
                          t.validation_split, t.validation);
@@ -108,7 +108,7 @@ Result<std::string> PlanText(const manifest::Manifest& manifest) {
 
 // After which epochs a run of falling and rising figures ends, and what it leaves.
 std::string LoopText(const manifest::Train& train) {
-  const train::FitOptions options = recipe::FitOptionsOf(train, {});
+  const train::LoopOptions options = recipe::LoopOptionsOf(train, {});
   std::string text =
       fmt::format("{} {} {} {} {}", options.epochs, options.steps_per_epoch,
                   options.validation_steps, options.validate_every, options.end_after_bad_steps);
