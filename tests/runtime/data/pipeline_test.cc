@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 SourceSpec Numbers(int64_t n) {
   Tensor x(mesh::TensorType{mesh::DType::kI64, {n}});
   for (int64_t i = 0; i < n; ++i) x.mutable_values<int64_t>()[i] = i;
-  return {.from = Arrays{{x}}};
+  return {.from = MemoryArrays{{x}}};
 }
 
 std::unique_ptr<Pipeline> Make(SourceSpec source, std::vector<Stage> stages) {
@@ -54,7 +54,7 @@ TEST(PipelineTest, ComponentsHaveNamesOneOfThemTheLabels) {
   const Tensor left(mesh::TensorType{mesh::DType::kF32, {3, 2}});
   const auto ids = Tensor::Of<int32_t>({3}, std::vector<int32_t>{0, 1, 2});
   auto pipeline = Pipeline::Create(
-      {.source = {Arrays{.components = {ids, left, ids}, .names = {"kind", "left", "right"}}},
+      {.source = {MemoryArrays{.components = {ids, left, ids}, .names = {"kind", "left", "right"}}},
        .stages = {BatchStage{3}},
        .labels = "kind"});
   ASSERT_TRUE(pipeline.ok()) << pipeline.status().ToString();
@@ -70,15 +70,16 @@ TEST(PipelineTest, ComponentsHaveNamesOneOfThemTheLabels) {
   EXPECT_THAT((*pipeline)->Next().status().message(),
               ::testing::HasSubstr("label 2, but 2 classes"));
   // Without names; and names that cannot be told apart.
-  auto unnamed = Make({Arrays{{left, ids, ids}}}, {BatchStage{3}});
+  auto unnamed = Make({MemoryArrays{{left, ids, ids}}}, {BatchStage{3}});
   EXPECT_EQ(unnamed->component_names(), (std::vector<std::string>{"x", "y", "component_2"}));
   const auto twice =
-      Pipeline::Create({.source = {Arrays{.components = {ids, left}, .names = {"a", "a"}}},
+      Pipeline::Create({.source = {MemoryArrays{.components = {ids, left}, .names = {"a", "a"}}},
                         .stages = {BatchStage{3}}});
   EXPECT_EQ(twice.status().message(),
             "data: expected one name for each of 2 components, got: `a` twice");
-  const auto few = Pipeline::Create(
-      {.source = {Arrays{.components = {ids, left}, .names = {"a"}}}, .stages = {BatchStage{3}}});
+  const auto few =
+      Pipeline::Create({.source = {MemoryArrays{.components = {ids, left}, .names = {"a"}}},
+                        .stages = {BatchStage{3}}});
   EXPECT_EQ(few.status().message(),
             "data: arrays: expected a name for each of 2 components, got: 1");
 }
@@ -277,11 +278,11 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
             InvalidArgument(files.labels + ", component `y`: example 23: id 5, but 5 rows"));
   // A spec may say it, and arrays may say where they come from.
   PipelineSpec spec{
-      .source = {.from = Arrays{{mesh::Tensor::Of<float>({2}, std::vector<float>{0, 0}),
-                                 mesh::Tensor::Of<int32_t>({2}, std::vector<int32_t>{0, 7})},
-                                "part",
-                                5,
-                                3}},
+      .source = {.from = MemoryArrays{{mesh::Tensor::Of<float>({2}, std::vector<float>{0, 0}),
+                                       mesh::Tensor::Of<int32_t>({2}, std::vector<int32_t>{0, 7})},
+                                      "part",
+                                      5,
+                                      3}},
       .stages = {BatchStage{2}},
       .classes = 7};
   EXPECT_EQ(Pipeline::Create(spec).value()->Next().status(),
