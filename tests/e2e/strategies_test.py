@@ -251,9 +251,10 @@ class StrategiesTest(unittest.TestCase):
                 if process.poll() is None:
                     process.kill()
                     process.communicate()
-        for index in (0, 1):
+        # The chief, held in its write, may find worker 1 gone before it looks: that one left because of worker 2.
+        for index, lost in ((1, killed(2)), (0, f"({killed(2)}|{killed(1)})")):
             self.assertEqual(running[index].returncode, 138, said[index])
-            self.assertRegex(said[index], "custom_loop: UNAVAILABLE: .*" + killed(2))
+            self.assertRegex(said[index], "custom_loop: UNAVAILABLE: .*" + lost)
 
     @staticmethod
     def writes_to_stdout(pid):
