@@ -23,8 +23,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::string_view kAttend = "/meshtrain.v1.Rendezvous/Attend";
-constexpr std::string_view kAgree = "/meshtrain.v1.Rendezvous/Agree";
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kConnectTimeout{3000};
@@ -244,7 +242,7 @@ Status Membership::Impl::AttendOnce(AttendCall& call) {
       {.address = server_address_, .security = options_.security, .max_receive_bytes = -1});
   if (!channel.ok()) return channel.status();
   auto stub = v1::Rendezvous::NewStub(*channel);
-  call.reads = signer_.Sign(call.context, kAttend, SystemClock().Now());
+  call.reads = signer_.Sign(call.context, kAttendMethod, SystemClock().Now());
   call.writes = call.reads;
   auto stream = stub->Attend(&call.context);  // returns when connected, failed or cancelled
   {
@@ -472,7 +470,7 @@ Result<Membership::Impl::Texts> Membership::Impl::Ask(
     const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
     const std::shared_ptr<grpc::ClientContext>& context) {
   const auto stub = v1::Rendezvous::NewStub(channel);
-  rpc::CallMac mac = signer_.Sign(*context, kAgree, SystemClock().Now());
+  rpc::CallMac mac = signer_.Sign(*context, kAgreeMethod, SystemClock().Now());
   context->set_deadline(std::chrono::system_clock::now() +
                         std::chrono::duration_cast<std::chrono::system_clock::duration>(
                             message.timeout + kAnswerSlack));

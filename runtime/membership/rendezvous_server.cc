@@ -20,8 +20,6 @@
 namespace meshtrain::membership {
 namespace {
 
-constexpr std::string_view kAttend = "/meshtrain.v1.Rendezvous/Attend";
-constexpr std::string_view kAgree = "/meshtrain.v1.Rendezvous/Agree";
 // What one message may take: an agreement's text and its frame.
 constexpr int64_t kMaxReceiveBytes = int64_t{2} << 20;
 constexpr int kMaxStreams = 8;  // a member's own stream, its agreement, and some that are ending
@@ -422,7 +420,7 @@ Status RendezvousServer::Impl::Room(size_t held) const {
 
 grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* RendezvousServer::Impl::Attend(
     grpc::CallbackServerContext* context) {
-  Result<rpc::CallMac> mac = Admit(*context, kAttend);
+  Result<rpc::CallMac> mac = Admit(*context, kAttendMethod);
   if (!mac.ok()) return new Refusal(mac.status());
   std::shared_ptr<Stream> stream;
   {
@@ -438,7 +436,7 @@ grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* RendezvousServer::Impl::Attend(
 
 grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* RendezvousServer::Impl::Agree(
     grpc::CallbackServerContext* context) {
-  Result<rpc::CallMac> mac = Admit(*context, kAgree);
+  Result<rpc::CallMac> mac = Admit(*context, kAgreeMethod);
   if (!mac.ok()) return new Refusal(mac.status());
   std::shared_ptr<Call> call;
   {

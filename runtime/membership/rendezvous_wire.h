@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/membership/rendezvous_messages.h"
@@ -19,6 +20,10 @@ class Sealed;
 }  // namespace meshtrain::v1
 
 namespace meshtrain::membership {
+
+// As gRPC calls the methods, which a call's code covers too.
+inline constexpr std::string_view kAttendMethod = "/meshtrain.v1.Rendezvous/Attend";
+inline constexpr std::string_view kAgreeMethod = "/meshtrain.v1.Rendezvous/Agree";
 
 // What goes over the wire, and what came, in the order of the call.
 v1::Sealed Seal(const MemberMessage& message, rpc::CallMac& mac);

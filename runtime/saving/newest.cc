@@ -1,7 +1,5 @@
 #include "runtime/saving/newest.h"
 
-#include <chrono>
-
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/save.h"

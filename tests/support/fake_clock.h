@@ -32,4 +32,10 @@ class FakeClock : public Clock {
   std::atomic<int64_t> passed_{0};
 };
 
+// On a clock that stands still no deadline comes, however slow the machine is.
+inline Clock& StillClock() {
+  static FakeClock clock;
+  return clock;
+}
+
 }  // namespace meshtrain::testing

@@ -6,6 +6,8 @@
 //   tests/support           the interpreter's bounds
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <ostream>
 #include <string>
 #include <vector>
@@ -39,6 +41,10 @@ std::vector<OpCase> OpCases();        // of every op
 std::vector<OpCase> UnevenOpCases();  // some of them: those of op_cases_uneven.cc
 std::vector<OpCase> WindowOpCases();  // likewise: those of op_cases_windows.cc
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
+// Of the tests over a table of them: "matmul_12".
+inline std::string OpCaseName(const ::testing::TestParamInfo<OpCase>& info) {
+  return info.param.kind + "_" + std::to_string(info.index);
+}
 
 // Operands for a case: numbers in its range, bools, labels below 3. On the grid: multiples of 1/64
 // up to 2, so that sums of them are exact.

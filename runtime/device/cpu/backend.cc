@@ -28,9 +28,6 @@ using plan::Slot;
 using plan::StepKind;
 using program::ValueId;
 
-constexpr int64_t kAlignment = 64;
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // Zeroed memory; pages that nobody touches cost nothing.
 class Memory {
  public:
@@ -275,7 +272,7 @@ class CpuExecutable final : public Executable {
         MT_ASSIGN_OR_RETURN(device.own_arena, Memory::Create(plan.arena_bytes));
         arena = device.own_arena.data();
       }
-      MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(Aligned(scratch)));
+      MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(AlignedBytes(scratch)));
       MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(places_.unread_bytes()));
       places_.AddDevice(arena, device.unread.data());
       devices_.push_back(std::move(device));
@@ -294,7 +291,7 @@ class CpuExecutable final : public Executable {
         c.frames = frames_;
         for (Frame& frame : c.frames) {
           if (collectives_ == nullptr) continue;
-          MT_ASSIGN_OR_RETURN(Memory own, Memory::Create(Aligned(c.step.scratch_bytes())));
+          MT_ASSIGN_OR_RETURN(Memory own, Memory::Create(AlignedBytes(c.step.scratch_bytes())));
           frame.scratch = own.data();
           c.scratch.push_back(std::move(own));
         }

@@ -9,8 +9,6 @@ namespace {
 using mesh::Dims;
 using mesh::TensorType;
 
-int64_t Aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // Copies between a tensor and `group` blocks of [.., chunk, ..] that lie one after another. The
 // dimension `dim` of the tensor has `size` elements; the last blocks may be short or empty.
 std::vector<StridedCopy> Blocks(const Dims& tensor, size_t dim, int64_t chunk, int64_t group,
@@ -81,7 +79,7 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
     const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
     if (!Contiguous(to.dims, dim, from.dims[dim], group)) {
       unpack(Blocks(to.dims, dim, from.dims[dim], group, width, false));
-      s.unpack_bytes_ = Aligned(group * from.num_bytes());
+      s.unpack_bytes_ = AlignedBytes(group * from.num_bytes());
     }
   } else if (op.kind == "reduce_scatter") {
     s.kind_ = Kind::kReduceScatter;
@@ -89,7 +87,7 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
     const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
     if (!Contiguous(from.dims, dim, to.dims[dim], group)) {
       pack(Blocks(from.dims, dim, to.dims[dim], group, width, true));
-      s.pack_bytes_ = Aligned(group * to.num_bytes());
+      s.pack_bytes_ = AlignedBytes(group * to.num_bytes());
     }
   } else if (op.kind == "all_to_all") {
     s.kind_ = Kind::kAllToAll;
@@ -100,11 +98,11 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
     s.count_ = mesh::NumElements(block);
     if (!Contiguous(from.dims, split, to.dims[split], group)) {
       pack(Blocks(from.dims, split, to.dims[split], group, width, true));
-      s.pack_bytes_ = Aligned(group * s.count_ * width);
+      s.pack_bytes_ = AlignedBytes(group * s.count_ * width);
     }
     if (!Contiguous(to.dims, concat, from.dims[concat], group)) {
       unpack(Blocks(to.dims, concat, from.dims[concat], group, width, false));
-      s.unpack_bytes_ = Aligned(group * s.count_ * width);
+      s.unpack_bytes_ = AlignedBytes(group * s.count_ * width);
     }
   } else if (op.kind == "halo") {
     s.halo_ = std::make_unique<HaloStep>(making, op);
@@ -134,7 +132,7 @@ CollectiveStep CollectiveStep::Joined(const Making& making, std::span<const int>
     s.unpacks_.push_back({op.results[0], StridedCopy({elements}, {1}, s.count_, {1}, 0, width)});
     s.count_ += elements;
   }
-  s.pack_bytes_ = s.unpack_bytes_ = Aligned(s.count_ * width);
+  s.pack_bytes_ = s.unpack_bytes_ = AlignedBytes(s.count_ * width);
   for (const int64_t rank : making.ranks) s.participants_.push_back({.rank = rank});
   return s;
 }

@@ -77,6 +77,12 @@ struct Making {
 // The elements below which a loop of little work per element stays on one thread.
 inline constexpr int64_t kGrain = 16384;
 
+// Of scratch memory and of buffers, in bytes.
+inline constexpr int64_t kAlignment = 64;
+inline int64_t AlignedBytes(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 // Errors: kUnimplemented naming the op.
 Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op);
 // A chain of element-wise ops over one index space (fused/fused.cc). Errors: kUnimplemented.

@@ -203,10 +203,7 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
   }
 }
 
-std::string RowName(const ::testing::TestParamInfo<OpCase>& info) {
-  return info.param.kind + "_" + std::to_string(info.index);
-}
-INSTANTIATE_TEST_SUITE_P(Ops, FactorsTest, ::testing::ValuesIn(OpCases()), RowName);
+INSTANTIATE_TEST_SUITE_P(Ops, FactorsTest, ::testing::ValuesIn(OpCases()), OpCaseName);
 
 }  // namespace
 }  // namespace meshtrain::program

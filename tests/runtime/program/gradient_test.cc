@@ -114,10 +114,7 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   }
 }
 
-std::string RowName(const ::testing::TestParamInfo<OpCase>& info) {
-  return info.param.kind + "_" + std::to_string(info.index);
-}
-INSTANTIATE_TEST_SUITE_P(Ops, RowGradientTest, ::testing::ValuesIn(OpCases()), RowName);
+INSTANTIATE_TEST_SUITE_P(Ops, RowGradientTest, ::testing::ValuesIn(OpCases()), OpCaseName);
 
 // --- the walk
 

@@ -94,10 +94,7 @@ TEST_P(RowTest, IsLinearWhereItSaysSo) {
   }
 }
 
-std::string RowName(const ::testing::TestParamInfo<OpCase>& info) {
-  return info.param.kind + "_" + std::to_string(info.index);
-}
-INSTANTIATE_TEST_SUITE_P(Ops, RowTest, ::testing::ValuesIn(OpCases()), RowName);
+INSTANTIATE_TEST_SUITE_P(Ops, RowTest, ::testing::ValuesIn(OpCases()), OpCaseName);
 
 TEST(RegistryTest, EveryRowHasACase) {
   std::set<std::string> tested, rows;

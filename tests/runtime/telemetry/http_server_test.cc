@@ -23,6 +23,7 @@
 namespace meshtrain::telemetry {
 namespace {
 
+using meshtrain::testing::StillClock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -30,12 +31,6 @@ using ::testing::StartsWith;
 
 // Longer than anything takes that does not hang.
 constexpr seconds kPatience{60};
-
-// On a clock that stands still no deadline comes, however slow the machine is.
-Clock& StillClock() {
-  static meshtrain::testing::FakeClock clock;
-  return clock;
-}
 
 std::unique_ptr<HttpServer> Serve(const std::string& page = "hello\n",
                                   Clock& clock = StillClock()) {

@@ -18,11 +18,7 @@
 namespace meshtrain::telemetry {
 namespace {
 
-// No deadline comes on it, however slow the machine is.
-Clock& StillClock() {
-  static meshtrain::testing::FakeClock clock;
-  return clock;
-}
+using meshtrain::testing::StillClock;
 
 class ProgressHttpTest : public ::testing::Test {
  protected:

@@ -70,8 +70,6 @@ inline int64_t SlotsFor(int64_t items, int threads) {
   return std::clamp<int64_t>(items, 1, threads == 1 ? 1 : kOfThread * threads);
 }
 
-inline int64_t AlignedBytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // Calls body(tap, offset) for the taps of the position at which element offset they lie; offsets
 // are into the spatial dimensions flattened. Those on padding are left out.
 template <typename Body>
