@@ -1,5 +1,7 @@
 """A small job of one process and the tools that tests run it with. It takes BIN_FOLDER from the arguments."""
 import gzip
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -82,6 +84,21 @@ class RunningCase(Case):
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         self.addCleanup(lambda: (child.poll() is None and child.kill(), child.wait(), child.stdout.close(), child.stderr.close()))
         return child
+
+    def hold_when(self, child, holds):
+        """Returns with `child` stopped (SIGSTOP) at a moment when holds() is true. The child runs in slices of milliseconds and
+        is looked at while it stands still, so that a slow look does not miss what a quick run does."""
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            child.send_signal(signal.SIGSTOP)
+            # Told of the stop or of the end; the end stays for poll() to take.
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if holds():
+                return
+            self.assertIsNone(child.poll(), "the run ended before the test saw what it waits for")
+            child.send_signal(signal.SIGCONT)
+            time.sleep(0.002)
+        self.fail("the run never came to what the test waits for")
 
     def wait_for_step(self, step):
         path = self.folder / "out" / "metrics.jsonl"

@@ -289,7 +289,7 @@ class Declared(RunCase):
         self.assertEqual(self.losses("whole"), self.losses("out"))
 
     def test_a_killed_worker_is_replaced_and_training_goes_on(self):
-        manifest = self.manifest(mesh="{batch: 2}", epochs=2000, every=5, edit=self.replicas(2))
+        manifest = self.manifest(mesh="{batch: 2}", epochs=100000, every=5, edit=self.replicas(2))
         child = self.start(manifest)
         self.wait_for_step(20)
         log = self.folder / "out" / "logs" / "worker-1.log"
