@@ -26,6 +26,7 @@ int RunCommand(int argc, const char* const* argv, const Console& console) {
   AddRun(app, &chosen);
   AddEvaluate(app, &chosen);
   AddPredict(app, &chosen);
+  AddGenerate(app, &chosen);
   AddPlan(app, &chosen);
   AddValidate(app, &chosen);
   AddConvert(app, &chosen);

@@ -1,5 +1,5 @@
-// What `evaluate` and `predict` share: a manifest, the weights that were trained, and the worker
-// that applies them.
+// What `evaluate`, `predict` and `generate` share: a manifest, the weights that were trained, and
+// the worker that applies them.
 #pragma once
 
 #include <string>

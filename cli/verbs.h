@@ -26,6 +26,7 @@ void AddRun(CLI::App& app, Action* chosen);
 void AddPlan(CLI::App& app, Action* chosen);
 void AddEvaluate(CLI::App& app, Action* chosen);
 void AddPredict(CLI::App& app, Action* chosen);
+void AddGenerate(CLI::App& app, Action* chosen);
 void AddValidate(CLI::App& app, Action* chosen);
 void AddConvert(CLI::App& app, Action* chosen);
 void AddSubmit(CLI::App& app, Action* chosen);
@@ -42,7 +43,7 @@ void AddVersion(CLI::App& app, Action* chosen);
 
 // The command line as a function: parses the arguments, of which the first is the program's name,
 // and does what the verb says. Returns the exit code; writes nowhere but to `console`, except what
-// `run`, `evaluate` and `predict` start.
+// `run`, `evaluate`, `predict` and `generate` start.
 int RunCommand(int argc, const char* const* argv, const Console& console);
 
 }  // namespace meshtrain::cli

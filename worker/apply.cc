@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -110,10 +111,42 @@ Status Predict(const ApplyConfig& config, manifest::Manifest manifest, std::stop
   return WriteFileAtomically(config.output, bytes).From(Origin::kOutput);
 }
 
+// The prompt and what the model writes behind it: as it is into a file or a pipe, for a terminal
+// what can only be read.
+Status Generate(const ApplyConfig& config, manifest::Manifest manifest, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(CheckFree(config.output));
+  std::optional<manifest::Generate>& asked = manifest.program.generate;
+  if (!asked && !config.prompt) {
+    return InvalidArgument("--prompt: expected a prompt, since " +
+                           manifest.program.Where("generate") + " asks for no text, got: none")
+        .From(Origin::kManifest);
+  }
+  if (!asked) asked.emplace();
+  asked->prompt = config.prompt.value_or(asked->prompt);
+  asked->length = config.length.value_or(asked->length);
+  asked->temperature = config.temperature.value_or(asked->temperature);
+  if (config.seed) asked->seed = config.seed;
+  MT_RETURN_IF_ERROR(manifest::CharacterNumbers(manifest.program, asked->prompt)
+                         .status()
+                         .At(config.prompt ? "--prompt" : manifest.program.Where("generate.prompt"))
+                         .From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(const std::string weights, WeightsAt(config.from));
+  TrainedModel model(config.job, std::move(manifest), config.one_device);
+  MT_RETURN_IF_ERROR(model.PlanWriting());
+  MT_RETURN_IF_ERROR(model.LoadWeights(weights));
+  MT_ASSIGN_OR_RETURN(const std::string text, model.Write(stop));
+  if (config.output == "-") {
+    return WriteAll((::isatty(STDOUT_FILENO) != 0 ? Printable(text) : text) + "\n");
+  }
+  MT_RETURN_IF_ERROR(CheckFree(config.output));
+  return WriteFileAtomically(config.output, text).From(Origin::kOutput);
+}
+
 Status Run(const ApplyConfig& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(
       membership::LimitInstructionSetBy(trainer::ProcessEnvironment()).From(Origin::kManifest));
   MT_ASSIGN_OR_RETURN(manifest::Manifest manifest, ReadManifest(config.job));
+  if (config.generate) return Generate(config, std::move(manifest), stop);
   return config.input.empty() ? Evaluate(config, std::move(manifest), stop)
                               : Predict(config, std::move(manifest), stop);
 }
@@ -136,7 +169,7 @@ void AddCommon(CLI::App* verb, ApplyConfig* config) {
 
 bool AsksToApply(int argc, char** argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
-  return verb == "evaluate" || verb == "predict";
+  return verb == "evaluate" || verb == "predict" || verb == "generate";
 }
 
 std::variant<ApplyConfig, int> ParseApply(int argc, char** argv) {
@@ -158,11 +191,22 @@ std::variant<ApplyConfig, int> ParseApply(int argc, char** argv) {
       ->required();
   predict->add_option("--format", format, "npy, csv or jsonl")
       ->check(CLI::IsMember({"npy", "csv", "jsonl"}));
+  CLI::App* generate = app.add_subcommand("generate", "Write text behind a prompt");
+  AddCommon(generate, &config);
+  generate->add_option("--prompt", config.prompt, "What the text begins with");
+  generate->add_option("--length", config.length, "Characters to write")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  generate->add_option("--temperature", config.temperature, "0: always the likeliest character")
+      ->check(CLI::NonNegativeNumber);
+  generate->add_option("--seed", config.seed, "What is drawn follows from it");
+  generate->add_option("--output", config.output, "A file that is not there yet; -: stdout")
+      ->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : cluster::kExitUsage;
   }
+  config.generate = generate->parsed();
   if (!config.input.empty()) {
     const auto chosen = format.empty() ? config.output == "-" ? std::optional(OutputFormat::kCsv)
                                                               : OutputFormatOf(config.output)

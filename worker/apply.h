@@ -1,8 +1,9 @@
-// `meshtrain-worker evaluate` and `meshtrain-worker predict`: a trained model of a manifest applied
-// to data, in this process alone. `meshtrain evaluate` and `meshtrain predict` start them.
+// `meshtrain-worker evaluate`, `predict` and `generate`: a trained model of a manifest applied to
+// data or to a prompt, in this process alone. The verbs of these names of `meshtrain` start them.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <variant>
@@ -23,11 +24,16 @@ struct ApplyConfig {
   std::string data;              // folder of the test data's files; "": where the manifest says
   std::string report = "table";  // table, json or yaml
   // predict
-  std::string input, output;  // `input` "": evaluate. `output` "-": stdout
+  std::string input, output;  // `input` "": not predict. `output` "-": stdout
   OutputFormat format = OutputFormat::kCsv;
+  // generate, to `output`; what is not given is the manifest's
+  bool generate = false;
+  std::optional<std::string> prompt;
+  std::optional<int64_t> length, seed;
+  std::optional<double> temperature;
 };
 
-// Whether the arguments ask for one of the two.
+// Whether the arguments ask for one of them.
 bool AsksToApply(int argc, char** argv);
 // The configuration, or the exit code of a process that only had to say something.
 std::variant<ApplyConfig, int> ParseApply(int argc, char** argv);

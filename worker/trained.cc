@@ -1,5 +1,6 @@
 #include "worker/trained.h"
 
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -66,6 +67,25 @@ Status TrainedModel::PlanPrediction(data::Pipeline& data) {
       MT_ASSIGN_OR_RETURN(predictions_[size], engine_->AddPrediction(traced.prediction.program,
                                                                      traced.prediction.variables));
     }
+    return OkStatus();
+  };
+  return plan().From(Origin::kManifest);
+}
+
+Status TrainedModel::PlanWriting() {
+  const auto plan = [&]() -> Status {
+    MT_RETURN_IF_ERROR(MakeEngine());
+    // As a window comes out of the manifest's pipeline.
+    const auto length = manifest_.program.data.train.from.options.Int("length", 0);
+    data::MemoryArrays window{.components = {Tensor({mesh::DType::kU8, {1, length}})}};
+    std::memset(window.components[0].mutable_bytes().data(), 0, static_cast<size_t>(length));
+    MT_ASSIGN_OR_RETURN(const auto data, data::Pipeline::Create(recipe::PredictPipeline(
+                                             manifest_.program, std::move(window))));
+    MT_ASSIGN_OR_RETURN(const recipe::TracedPrediction next,
+                        declared_->TraceNext(data->BatchTypes(1)[0]));
+    parameters_ = next.parameters;
+    MT_RETURN_IF_ERROR(strategy_->DeclareOnMesh(parameters_, next.states));
+    MT_ASSIGN_OR_RETURN(write_, trainer::PlanText(manifest_.program, next, *engine_));
     return OkStatus();
   };
   return plan().From(Origin::kManifest);

@@ -18,6 +18,7 @@
 #include "runtime/strategy/strategy.h"
 #include "runtime/train/figures.h"
 #include "runtime/trainer/engine.h"
+#include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/config.h"
 
 namespace meshtrain::worker {
@@ -35,6 +36,9 @@ class TrainedModel {
   Status PlanEvaluation(data::Pipeline& data);
   Status PlanPrediction(data::Pipeline& data);
 
+  // For Write.
+  Status PlanWriting();
+
   // Of the model's weights, in the order in which SetWeights takes their values.
   const std::vector<nn::Parameter>& parameters() const { return parameters_; }
   Status SetWeights(const std::vector<mesh::Tensor>& values);
@@ -46,6 +50,9 @@ class TrainedModel {
   Result<train::Scalars> Evaluate(data::Pipeline& data, std::stop_token stop);
   // What the model predicts for each example, in their order.
   Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop);
+
+  // What the manifest's `generate` asks for.
+  Result<std::string> Write(std::stop_token stop) { return write_(std::move(stop)); }
 
   const manifest::Manifest& manifest() const { return manifest_; }
 
@@ -59,6 +66,7 @@ class TrainedModel {
   std::unique_ptr<trainer::Engine> engine_;
   std::vector<nn::Parameter> parameters_;
   std::map<int64_t, size_t> predictions_;  // by batch size: the engine's number
+  trainer::WriteText write_;
 };
 
 // The weights that `path` stands for, as checkpoint::LoadWeights takes them: a safetensors file, a

@@ -47,6 +47,7 @@ class Checker {
     if (Clean({"data.repeat", "train"})) Epochs();
     if (Clean({"data.test", "train"})) Validation();
     if (Clean({"metrics", "train"})) Stopping();
+    if (Clean({"generate", "data.train", "model", "train"})) Generation();
   }
 
  private:
@@ -222,6 +223,32 @@ class Checker {
     } else if (monitor.starts_with("val_") && !(program_.data.test && train.validate_every > 0)) {
       problems_.Add(At("train.early_stopping"), path,
                     "`" + Excerpt(monitor) + "` needs data.test and a validation, got: none");
+    }
+  }
+
+  // A text is written character by character, each of those before it.
+  void Generation() {
+    if (!program_.generate) return;
+    const Generate& generate = *program_.generate;
+    if (const auto numbers = CharacterNumbers(program_, generate.prompt); !numbers.ok()) {
+      const bool text = program_.data.train.from.kind == "text";
+      const std::string_view field = text ? "generate.prompt" : "generate";
+      problems_.Add(At(field), Path(field), numbers.status().message());
+    }
+    for (const Layer& layer : program_.model.layers) {
+      if (layer.kind != "multi_head_attention" || layer.options.Bool("use_causal_mask", false)) {
+        continue;
+      }
+      problems_.Add(At("generate"), Path("generate"),
+                    "expected attention that looks back alone, got: " + layer.name +
+                        " without use_causal_mask");
+      break;
+    }
+    if (program_.train.early_stopping && program_.train.early_stopping->restore_best_weights) {
+      problems_.Add(At("generate"), Path("generate"),
+                    "expected a run that leaves its last weights, which it writes with, got: "
+                    "train.early_stopping.restore_best_weights (`meshtrain generate` writes with "
+                    "the model that a run left)");
     }
   }
 

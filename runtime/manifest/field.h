@@ -30,6 +30,7 @@ enum class Shows : uint8_t {
   kWeights,  // the values that training begins with
   kSaving,   // checkpoints
   kNumbers,  // the arithmetic
+  kText,     // what the trained model writes
   kPermits,  // something that is refused without it
 };
 

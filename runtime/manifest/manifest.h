@@ -77,6 +77,12 @@ void CheckProgram(Problems& problems, const Program& program, const ReadOptions&
 std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer);
 // What the components of the program's batches are called, in their order, as its source says.
 std::vector<std::string> Components(const Program& program);
+// The numbers of a text's characters, as the source `text` of data.train has them. Errors:
+// kInvalidArgument: another source; a text without a character, or with one that its alphabet
+// lacks.
+Result<std::vector<int64_t>> CharacterNumbers(const Program& program, std::string_view text);
+// The characters that the source `text` of data.train knows, in the order of their numbers.
+std::string Characters(const Program& program);
 // The layouts that inputs have: given, or dimension 0 over the axis `batch`. `rank` < 0: not known.
 LayoutSpecs InputSpecs(const Program& program, const std::string& input, int rank);
 

@@ -112,6 +112,15 @@ struct Train {
   friend bool operator==(const Train&, const Train&) = default;
 };
 
+// Text that the trained model writes at the end of the run, character by character.
+struct Generate {
+  std::string prompt;           // what it goes on from
+  int64_t length = 200;         // characters that it writes
+  double temperature = 0;       // 0: always the likeliest character
+  std::optional<int64_t> seed;  // of what is drawn; none: the program's
+  friend bool operator==(const Generate&, const Generate&) = default;
+};
+
 // --- devices and strategies
 
 struct Devices {
@@ -176,6 +185,7 @@ struct Program {
   std::vector<std::string> metrics;
   Layout layout;
   Train train;
+  std::optional<Generate> generate;
   std::optional<ParameterServer> parameter_server;
   std::optional<Mirrored> mirrored;
   std::optional<MultiWorkerMirrored> multi_worker_mirrored;

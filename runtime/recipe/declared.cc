@@ -181,7 +181,7 @@ Status Declared::AddStateLayouts(std::span<const nn::Parameter> states,
   return OkStatus();
 }
 
-Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) const {
+Result<std::string> Declared::OneInput() const {
   MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, train::ModelInputs(recipe_));
   if (places.size() != 1) {
     std::vector<std::string> names;
@@ -189,10 +189,43 @@ Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) co
     return InvalidArgument(program_.Where("model") +
                            ": expected a model of one input, got: " + Join(names, ", "));
   }
-  const train::NamedInput input{recipe_.components[places[0]], x};
+  return recipe_.components[places[0]];
+}
+
+Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) const {
+  MT_ASSIGN_OR_RETURN(const std::string name, OneInput());
+  const train::NamedInput input{name, x};
   auto prediction = train::BuildPrediction(*recipe_.model, {&input, 1}, recipe_.seed);
   if (!prediction.ok()) return AtLayer(prediction.status());
-  TracedPrediction out{.prediction = std::move(*prediction),
+  return WithLayouts(std::move(*prediction));
+}
+
+Result<TracedPrediction> Declared::TraceNext(const mesh::TensorType& x) const {
+  const std::string at = program_.Where("generate");
+  MT_ASSIGN_OR_RETURN(const std::string name, OneInput());
+  auto next = train::BuildNext(*recipe_.model, {name, x}, recipe_.loss, recipe_.seed);
+  if (!next.ok()) {
+    const bool of_layer = std::any_of(layers_.begin(), layers_.end(),
+                                      [](const nn::LayerPtr& layer) { return layer->failed(); });
+    return of_layer ? AtLayer(next.status()) : next.status().At(at);
+  }
+  const int64_t classes = next->program.type(next->program.outputs[0].value).dims[1];
+  const auto characters = static_cast<int64_t>(manifest::Characters(program_).size());
+  if (classes > characters) {
+    return InvalidArgument(at + ": expected a model that predicts one of data.train's " +
+                           std::to_string(characters) + " characters, got: one of " +
+                           std::to_string(classes));
+  }
+  for (const auto& [input, rows] : next->rows) {
+    if (classes <= rows) continue;
+    return InvalidArgument(at + ": expected a model that takes every id that it predicts, " +
+                           std::to_string(classes) + ", got: one of " + std::to_string(rows));
+  }
+  return WithLayouts(std::move(*next));
+}
+
+Result<TracedPrediction> Declared::WithLayouts(train::Prediction prediction) const {
+  TracedPrediction out{.prediction = std::move(prediction),
                        .parameters = recipe_.model->parameters()};
   MT_RETURN_IF_ERROR(recipe_.layouts.Apply(out.parameters));
   MT_RETURN_IF_ERROR(AddStateLayouts(out.parameters, &out.states));

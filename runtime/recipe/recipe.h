@@ -101,6 +101,10 @@ class Declared {
   // `x`: of a batch of the features. Errors: kInvalidArgument with the place in the manifest: a
   // layer that does not fit its input, a model of several inputs.
   Result<TracedPrediction> TracePrediction(const mesh::TensorType& x) const;
+  // What comes behind an id of a text `x`, [1, T] (train::BuildNext). Errors: kInvalidArgument with
+  // the place in the manifest: as above; ids, a loss or a number of classes that are not those of
+  // data.train's characters.
+  Result<TracedPrediction> TraceNext(const mesh::TensorType& x) const;
   // Whether the program takes every batch of its data, the short last ones too; of data that is
   // not known nothing is said. Errors: Trace's; kInvalidArgument where the test data's batches are
   // of other types than the training data's.
@@ -116,6 +120,10 @@ class Declared {
                                                             const Layouts& given) const;
   // A trace's error, with the layer that it began in.
   Status AtLayer(const Status& error) const;
+  // The model's one input. Errors: kInvalidArgument where it has several.
+  Result<std::string> OneInput() const;
+  // With the weights' layouts.
+  Result<TracedPrediction> WithLayouts(train::Prediction prediction) const;
   // Of the states that `layouts` does not have yet.
   Status AddStateLayouts(std::span<const nn::Parameter> states,
                          std::map<std::string, mesh::Layout>* layouts) const;

@@ -22,6 +22,8 @@ std::vector<Dims> LossFunction::LabelDims(const TensorType& predictions) const {
 
 int64_t LossFunction::Classes(const TensorType&) const { return 0; }
 
+Value LossFunction::Logits(const Value&) const { return {}; }
+
 Value LossFunction::Accuracy(const Value& labels, const Value& predictions) const {
   return BinaryAccuracy(labels, predictions, decision());
 }

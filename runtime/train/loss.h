@@ -47,6 +47,9 @@ class LossFunction {
   virtual std::vector<program::Dims> LabelDims(const program::TensorType& predictions) const;
   // The labels are numbers from 0 to n - 1; 0, as here: any numbers.
   virtual int64_t Classes(const program::TensorType& predictions) const;
+  // Of each class, what predictions say as logits. Here: no value, since labels are no classes of
+  // which one is right.
+  virtual Value Logits(const Value& predictions) const;
   // What the metric `accuracy` is beside this loss, an f32 scalar. Here: binary accuracy.
   virtual Value Accuracy(const Value& labels, const Value& predictions) const;
   // A prediction above it says 1; below, 0.

@@ -211,6 +211,42 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
   return out;
 }
 
+Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
+                             int64_t seed) {
+  const TensorType& x = text.type;
+  if (x.rank() != 2 || x.dims[0] != 1 || mesh::IsFloat(x.dtype) || x.dtype == DType::kBool) {
+    return InvalidArgument("expected a text of ids [1, T], got: " + x.ToString());
+  }
+  Builder b("next");
+  const Builder::Scope recording(b);
+  const nn::ContextScope context({.training = false, .seed = seed});
+  const Value ids = b.Input(text.name, x);
+  const Value at = b.Input(std::string(kAtName), {DType::kI64, {1}});
+  const Value predictions = model(ids);
+  MT_RETURN_IF_ERROR(b.status());
+  const program::Dims dims = predictions.dims();
+  if (dims.size() != 3 || dims[0] != 1 || dims[1] != x.dims[1] ||
+      !mesh::IsFloat(predictions.dtype())) {
+    return InvalidArgument("expected a model that predicts [1, " + std::to_string(x.dims[1]) +
+                           ", C] for " + x.ToString() + ", got: " + predictions.type().ToString());
+  }
+  // The one position first: what follows is of one row, whatever the text's length.
+  const Value row = program::Reshape(program::Gather(predictions, at, 1), {1, dims[2]});
+  const Value logits = loss.function->Logits(row);
+  MT_RETURN_IF_ERROR(b.status());
+  if (!logits.valid()) {
+    return InvalidArgument("expected a loss of classes of which one is right, got: " +
+                           std::string(loss.function->name()));
+  }
+  b.Output("next", logits);
+  Prediction out;
+  MT_ASSIGN_OR_RETURN(out.program, b.Build());
+  out.variables = b.variables();
+  out.rows = RowsOf(out.program);
+  out.rows.erase(std::string(kAtName));  // the predictions' positions
+  return out;
+}
+
 mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type,
                                 const mesh::Layout& batch) {
   if (type.rank() == 0 || batch.rank() == 0 || type.num_bytes() < kSharedUpdateBytes) return slot;

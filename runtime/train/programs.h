@@ -84,6 +84,14 @@ struct Prediction {
 Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
                                    int64_t seed);
 
+// What a model of sequences says comes behind one of a text's ids. Inputs: the text, ids [1, T] of
+// the input's name and type, and `at`, i64[1], which of them; output `next`, [1, C], the logits of
+// the ids behind it. Errors: kInvalidArgument, of an input that is no ids, of a model that does not
+// predict [1, T, C], or of a loss that knows no classes; the trace's first.
+inline constexpr std::string_view kAtName = "at";
+Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
+                             int64_t seed);
+
 // Of batches of two components.
 inline Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x,
                                       const TensorType& y) {

@@ -85,9 +85,15 @@ class Engine {
   virtual Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
                                           std::stop_token stop) = 0;
 
-  // A program of one output, that changes nothing; its number.
+  // A program of one output, that changes nothing; its number. Inputs are split over the batch
+  // axis, where there is one; or, `whole`, they are on every device.
   virtual Result<size_t> AddPrediction(const program::Program& program,
-                                       const std::vector<program::Variable>& variables) = 0;
+                                       const std::vector<program::Variable>& variables,
+                                       bool whole) = 0;
+  Result<size_t> AddPrediction(const program::Program& program,
+                               const std::vector<program::Variable>& variables) {
+    return AddPrediction(program, variables, /*whole=*/false);
+  }
   // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of
   // one drops the others.
   virtual Status SendPrediction(size_t prediction, std::span<const mesh::Tensor> inputs) = 0;

@@ -131,11 +131,17 @@ class MeshEngine final : public Engine {
   }
 
   Result<size_t> AddPrediction(const program::Program& program,
-                               const std::vector<program::Variable>& variables) override {
+                               const std::vector<program::Variable>& variables,
+                               bool whole) override {
     MT_RETURN_IF_ERROR(strategy_.PutOnMesh(variables));
     sharding::Given split;
     for (const program::Port& input : program.inputs) {
-      MT_ASSIGN_OR_RETURN(split.inputs[input.name], BatchLayout(program.type(input.value)));
+      const TensorType& type = program.type(input.value);
+      if (whole) {
+        split.inputs[input.name] = mesh::Layout::Replicated(strategy_.mesh(), type.rank());
+      } else {
+        MT_ASSIGN_OR_RETURN(split.inputs[input.name], BatchLayout(type));
+      }
     }
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
     MT_ASSIGN_OR_RETURN(auto step,

@@ -138,7 +138,8 @@ class ServerEngine final : public Engine {
   }
 
   Result<size_t> AddPrediction(const program::Program& program,
-                               const std::vector<program::Variable>& variables) override {
+                               const std::vector<program::Variable>& variables,
+                               bool /*whole: a worker splits what its devices divide*/) override {
     MT_RETURN_IF_ERROR(strategy_.PutOnServers(variables));
     MT_ASSIGN_OR_RETURN(parameter::Function function, coordinator_.DefineFunction(program));
     predictions_.push_back(std::move(function));

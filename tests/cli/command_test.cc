@@ -47,9 +47,9 @@ TEST_F(CommandTest, VersionGoesToTheOutput) {
 
 TEST_F(CommandTest, HelpNamesEveryVerbAndEachVerbItsFlags) {
   EXPECT_EQ(Command({"--help"}), 0);
-  for (const char* verb :
-       {"run", "evaluate", "predict", "plan", "validate", "convert", "submit", "list", "status",
-        "logs", "events", "suspend", "resume", "scale", "report", "completion", "version"}) {
+  for (const char* verb : {"run", "evaluate", "predict", "generate", "plan", "validate", "convert",
+                           "submit", "list", "status", "logs", "events", "suspend", "resume",
+                           "scale", "report", "completion", "version"}) {
     EXPECT_THAT(out_, ContainsRegex(std::string("\n +") + verb + " "));
     EXPECT_EQ(Command({verb, "--help"}), 0) << verb;
     EXPECT_THAT(err_, IsEmpty());
@@ -79,11 +79,12 @@ INSTANTIATE_TEST_SUITE_P(
     CommandLines, UsageTest,
     ::testing::Values(
         Usage{"NoVerb", {}, "A subcommand is required"},
-        Usage{"UnknownVerb",
-              {"train"},
-              "expected one of the verbs run, evaluate, predict, plan, validate, convert, submit, "
-              "list, "
-              "status, logs, events, suspend, resume, scale, report, completion, version"},
+        Usage{
+            "UnknownVerb",
+            {"train"},
+            "expected one of the verbs run, evaluate, predict, generate, plan, validate, convert, "
+            "submit, list, status, logs, events, suspend, resume, scale, report, completion, "
+            "version"},
         Usage{"MisspeltVerb", {"plna"}, "got: plna, did you mean `plan`?"},
         Usage{"TwoVerbs", {"version", "plan"}, "plan"},
         Usage{"NoFile", {"validate"}, "--file is required"},
@@ -93,6 +94,12 @@ INSTANTIATE_TEST_SUITE_P(
         Usage{"TooManyWords", {"validate", "-f", "x", "y"}, "y"},
         Usage{
             "NoThreads", {"run", "-f", "x", "--threads", "-1"}, "--threads: Value -1 not in range"},
+        Usage{"NoTemperature",
+              {"generate", "-f", "x", "--from", "y", "--temperature", "-1"},
+              "--temperature: expected a number of at least 0, got: -1"},
+        Usage{"NoSeed",
+              {"generate", "-f", "x", "--from", "y", "--seed", "a"},
+              "--seed: expected a whole number, got: a"},
         Usage{"NoPort",
               {"run", "-f", "x", "--metrics-address", "localhost"},
               "meshtrain run: --metrics-address: expected HOST:PORT or none, got: localhost"},
@@ -109,10 +116,12 @@ TEST_F(CommandTest, AMissingFileIsNamedByEveryVerb) {
 }
 
 // What is asked of a trained model before the worker is started.
-TEST_F(CommandTest, EvaluateAndPredictLookAtTheManifestAndTheRunFirst) {
+TEST_F(CommandTest, EvaluatePredictAndGenerateLookAtTheManifestAndTheRunFirst) {
   const std::string from = folder_.path();
   const std::vector<std::vector<std::string>> verbs = {
-      {"evaluate"}, {"predict", "--input", "x.npy", "--output", "y.npy"}};
+      {"evaluate"},
+      {"predict", "--input", "x.npy", "--output", "y.npy"},
+      {"generate", "--prompt", "The"}};
   for (std::vector<std::string> verb : verbs) {
     verb.insert(verb.end(), {"--from", from, "none.yaml"});
     EXPECT_EQ(Command(verb), cluster::kExitNoInput);

@@ -20,6 +20,7 @@ std::vector<Field> TrainFields();     // Train
 std::vector<Field> StrategyFields();  // Program: what strategies take
 Field ModelField();                   // Program
 Field LayoutField();                  // Program
+Field GenerateField();                // Program
 
 // The names of a program's inputs.
 inline constexpr std::string_view kLabelName = "y";

@@ -179,6 +179,7 @@ std::vector<Field> BuiltIn() {
       metrics,
       LayoutField(),
       field::Map("train", &Program::train, TrainFields(), {.about = "The loop."}),
+      GenerateField(),
   };
   for (Field& row : StrategyFields()) all.push_back(std::move(row));
   all.push_back(field::Text(
@@ -226,6 +227,7 @@ std::vector<std::string_view> BuiltInProgramFieldNames() {
           "metrics",
           "layout",
           "train",
+          "generate",
           "parameter_server",
           "mirrored",
           "multi_worker_mirrored",

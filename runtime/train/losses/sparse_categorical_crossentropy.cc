@@ -10,9 +10,12 @@ class SparseCategoricalCrossentropyFunction final : public LossFunction {
   explicit SparseCategoricalCrossentropyFunction(bool from_logits) : from_logits_(from_logits) {}
   std::string_view name() const override { return "sparse_categorical_crossentropy"; }
   Value PerExample(const Value& labels, const Value& predictions) const override {
-    const Value logits = from_logits_ ? predictions : program::Log(CutProbabilities(predictions));
     return program::SparseSoftmaxCrossEntropy(
-        logits, labels.dtype() == program::DType::kU8 ? As(labels, program::DType::kI32) : labels);
+        Logits(predictions),
+        labels.dtype() == program::DType::kU8 ? As(labels, program::DType::kI32) : labels);
+  }
+  Value Logits(const Value& predictions) const override {
+    return from_logits_ ? predictions : program::Log(CutProbabilities(predictions));
   }
   Status CheckLabels(const program::TensorType& labels) const override {
     const bool whole = labels.dtype == program::DType::kU8 ||

@@ -4,9 +4,11 @@
 
 #include <utility>
 
+#include "runtime/base/check.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/trainer/generate.h"
 
 namespace meshtrain::trainer {
 
@@ -61,6 +63,44 @@ MeshRunner::Trace TraceOf(const recipe::Declared& program) {
     layouts.states = std::move(traced.layouts.states);
     return TracedSteps{std::move(traced.programs), std::move(layouts)};
   };
+}
+
+mesh::TensorType OneText(mesh::TensorType batch) {
+  if (batch.rank() > 0) batch.dims[0] = 1;
+  return batch;
+}
+
+Result<WriteText> PlanText(const manifest::Program& program, const recipe::TracedPrediction& next,
+                           Engine& engine) {
+  MT_CHECK(program.generate.has_value());
+  const manifest::Generate& asked = *program.generate;
+  const std::string where = program.Where("generate.prompt");
+  auto prompt = manifest::CharacterNumbers(program, asked.prompt);
+  if (!prompt.ok()) return prompt.status().At(where);
+  const program::Program& traced = next.prediction.program;
+  for (const auto& [input, rows] : next.prediction.rows) {
+    for (size_t i = 0; i < prompt->size(); ++i) {
+      if ((*prompt)[i] < rows) continue;
+      return InvalidArgument(where + ": expected characters of the " + std::to_string(rows) +
+                             " that the model knows, got: `" + Excerpt(asked.prompt.substr(i, 1)) +
+                             "` at byte " + std::to_string(i));
+    }
+  }
+  MT_ASSIGN_OR_RETURN(const size_t number,
+                      engine.AddPrediction(traced, next.prediction.variables, /*whole=*/true));
+  const GenerateOptions options{.length = asked.length,
+                                .temperature = asked.temperature,
+                                .seed = asked.seed.value_or(program.seed)};
+  const WindowLogits logits(engine, number, traced.type(traced.inputs[0].value),
+                            traced.type(traced.outputs[0].value).dims[1]);
+  return WriteText([options, logits, prompt = *std::move(prompt), text = asked.prompt,
+                    characters = manifest::Characters(program)](
+                       std::stop_token stop) mutable -> Result<std::string> {
+    MT_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, WriteIds(prompt, options, logits, stop));
+    std::string written = text;
+    for (const int64_t id : ids) written += characters[static_cast<size_t>(id)];
+    return written;
+  });
 }
 
 Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& program,

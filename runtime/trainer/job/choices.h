@@ -2,14 +2,17 @@
 // where it saves, and what its errors call the manifest.
 #pragma once
 
+#include <functional>
 #include <set>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/trainer/engine.h"
 #include "runtime/trainer/job/config.h"
 #include "runtime/trainer/mesh_runner.h"
 
@@ -37,6 +40,16 @@ Status CheckMeshJob(const manifest::Manifest& manifest, const JobConfig& config)
 // What Engine::Compile takes for the program: traced as the manifest lays it out. Errors: the
 // trace's, with the place in the manifest.
 MeshRunner::Trace TraceOf(const recipe::Declared& program);
+
+// Plans what `generate` asks for, which must be there; `next`: of Declared::TraceNext, whose
+// weights the engine has, and which it outlives. The function gives the prompt and what the model
+// writes behind it; all processes of the engine call it. Errors: the engine's; kInvalidArgument for
+// a prompt that is not of data.train's characters. The function's: WriteIds'.
+using WriteText = std::function<Result<std::string>(std::stop_token stop)>;
+Result<WriteText> PlanText(const manifest::Program& program, const recipe::TracedPrediction& next,
+                           Engine& engine);
+// A text of one window, of batches of this type.
+mesh::TensorType OneText(mesh::TensorType batch);
 
 // The weights' first values where the manifest names a file of them; empty where it does not.
 // Errors: LoadWeights'.

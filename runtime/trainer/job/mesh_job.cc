@@ -118,7 +118,18 @@ class MeshJob final : public JobStages {
     return engine_->Fit(std::move(work), std::move(stop));
   }
 
+  Result<std::optional<std::string>> Write(std::stop_token stop) override {
+    // Processes that stop do so together; here one alone would leave the others waiting.
+    if (!write_ || engine_->stopped_by_another()) return std::optional<std::string>();
+    auto text = write_(team_ ? std::stop_token() : std::move(stop));
+    lost_writing_ = !text.ok() && Lost(text.status());
+    if (lost_writing_) return std::optional<std::string>();
+    if (!text.ok()) return text.status();
+    return std::optional(*std::move(text));
+  }
+
   Ending End(const Result<train::FitResult>& result, std::stop_token stop) override {
+    if (std::exchange(lost_writing_, false)) return {.again = true};
     if (!result.ok() && Lost(result.status())) return {.again = true};
     // Another process is asked to stop and leaves; what was saved together is where we go on when
     // it is back.
@@ -225,6 +236,10 @@ class MeshJob final : public JobStages {
     MT_RETURN_IF_ERROR(engine_->Plan("", job_.train->batch_sizes(),
                                      job_.test ? job_.test->batch_sizes() : std::set<int64_t>()));
     program_hash_ = fmt::format("{:016x}", program::HashProgram(engine_->programs()->train_step));
+    if (!program.generate) return OkStatus();
+    MT_ASSIGN_OR_RETURN(const recipe::TracedPrediction next,
+                        declared_->TraceNext(OneText(full[0])));
+    MT_ASSIGN_OR_RETURN(write_, PlanText(program, next, *engine_));
     return OkStatus();
   }
 
@@ -256,6 +271,8 @@ class MeshJob final : public JobStages {
   std::optional<recipe::Declared> declared_;
   std::unique_ptr<strategy::MeshStrategy> strategy_;
   std::unique_ptr<Engine> engine_;
+  WriteText write_;  // null: the manifest asks for no text
+  bool lost_writing_ = false;
   std::string program_hash_;
   std::vector<mesh::Tensor> initial_weights_;
   std::unique_ptr<MeshSaver> saver_;

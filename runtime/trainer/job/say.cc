@@ -83,6 +83,10 @@ void TellEarlyEnd(const train::FitResult& result, const train::EarlyStopping* ea
   }
 }
 
+void TellText(const std::string& text, const std::string& path) {
+  Say(fmt::format("text        {}\n\n{}", path, text));
+}
+
 void TellStopped(int64_t step) {
   Say(fmt::format("stopped at step {}, saved; run again to go on", step));
 }

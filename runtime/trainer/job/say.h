@@ -19,6 +19,8 @@ void TellTermination(const JobConfig& config, const std::string& message);
 // The epochs, and where everything lies. `checkpoint`: the last one's folder, "" where there is
 // none.
 void TellResults(const JobConfig& config, const Reporter& reporter, const std::string& checkpoint);
+// What the model has written, and where it lies.
+void TellText(const std::string& text, const std::string& path);
 void TellStopped(int64_t step);
 // When the job saves and how many it keeps.
 void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_t keep);

@@ -97,6 +97,12 @@ class ServerJob final : public JobStages, Saver {
     return engine_->Fit(std::move(work), std::move(stop));
   }
 
+  Result<std::optional<std::string>> Write(std::stop_token stop) override {
+    if (!write_) return std::optional<std::string>();
+    MT_ASSIGN_OR_RETURN(std::string text, write_(std::move(stop)));
+    return std::optional(std::move(text));
+  }
+
   Ending End(const Result<train::FitResult>& result, std::stop_token stop) override {
     const Status saved = Wait();
     Ending ending{.training = result.status(), .saved = saved};
@@ -154,6 +160,9 @@ class ServerJob final : public JobStages, Saver {
     if (job_.test) test_sizes_ = job_.test->batch_sizes();
     MT_ASSIGN_OR_RETURN(const recipe::Traced traced, declared.Trace(job_.train->BatchTypes(full)));
     program_hash_ = fmt::format("{:016x}", program::HashProgram(traced.programs.train_step));
+    if (job_.manifest.program.generate) {
+      MT_RETURN_IF_ERROR(declared.TraceNext(OneText(job_.train->BatchTypes(1)[0])).status());
+    }
     parameters_ = traced.programs.parameters;
     for (data::Pipeline* data : {job_.train.get(), job_.test.get()}) {
       if (data == nullptr) continue;
@@ -174,6 +183,7 @@ class ServerJob final : public JobStages, Saver {
 
   // On the servers, with the values of the checkpoint at `restore`; "": the first ones.
   Status BeginSession(const std::string& restore, std::stop_token stop) {
+    write_ = nullptr;
     engine_.reset();
     strategy_.reset();
     MT_ASSIGN_OR_RETURN(
@@ -185,7 +195,12 @@ class ServerJob final : public JobStages, Saver {
     MT_ASSIGN_OR_RETURN(declared_, recipe::Declared::Create(job_.manifest.program));
     engine_->Compile(declared_->recipe());
     MT_RETURN_IF_ERROR(engine_->Prepare(job_.train->BatchTypes(job_.train->batch_size())));
-    return engine_->Plan("", train_sizes_, test_sizes_);
+    MT_RETURN_IF_ERROR(engine_->Plan("", train_sizes_, test_sizes_));
+    if (!job_.manifest.program.generate) return OkStatus();
+    MT_ASSIGN_OR_RETURN(const recipe::TracedPrediction next,
+                        declared_->TraceNext(OneText(job_.train->BatchTypes(1)[0])));
+    MT_ASSIGN_OR_RETURN(write_, PlanText(job_.manifest.program, next, *engine_));
+    return OkStatus();
   }
 
   // Data that is wrong is so at the next attempt too, whoever asked us to stop meanwhile.
@@ -210,6 +225,7 @@ class ServerJob final : public JobStages, Saver {
   std::unique_ptr<strategy::ServerStrategy> strategy_;
   std::optional<recipe::Declared> declared_;
   std::unique_ptr<Engine> engine_;
+  WriteText write_;  // null: the manifest asks for no text
 };
 
 }  // namespace

@@ -73,6 +73,12 @@ class JobStages {
   virtual std::unique_ptr<train::Callback> MakeMetrics(telemetry::Metrics&) { return nullptr; }
   // Engine::Fit.
   virtual Result<train::FitResult> Fit(FitWork work, std::stop_token stop) = 0;
+  // The text that the manifest's `generate` asks for, of the weights that Fit has left; none: it
+  // asks for none, or what was lost meanwhile makes End go on with another round. (Parameter
+  // servers refuse the source that it needs.)
+  virtual Result<std::optional<std::string>> Write(std::stop_token) {
+    return std::optional<std::string>();
+  }
 
   struct Ending {
     bool again = false;  // a process was lost or leaves: the next round Begins

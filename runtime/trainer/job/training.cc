@@ -56,6 +56,7 @@ class Training {
       if (resumed) TellResumed(start);
       MT_RETURN_IF_ERROR(Report(start));
       const Result<train::FitResult> result = Fit(start, stop);
+      AskForText(result, stop);
       const JobStages::Ending ending = stages_->End(result, stop);
       if (!ending.again) return Finish(result, ending, stop);
     }
@@ -147,12 +148,31 @@ class Training {
     return result;
   }
 
+  // What the manifest's `generate` asks for, of a run that has ended.
+  void AskForText(const Result<train::FitResult>& result, const std::stop_token& stop) {
+    written_ = std::optional<std::string>();
+    const bool ended =
+        result.ok() && (result->end == train::FitEnd::kFinished ||
+                        (result->end == train::FitEnd::kStopped && !stop.stop_requested()));
+    if (ended) written_ = stages_->Write(stop);
+  }
+  // Its error does not undo the training, whose model is left first.
+  Status LeaveText() {
+    if (!written_.ok()) return written_.status();
+    if (!*written_ || !stages_->chief()) return OkStatus();
+    const std::string path = job_.config.output + "/generated.txt";
+    MT_RETURN_IF_ERROR(WriteFileAtomically(path, **written_).From(Origin::kOutput));
+    TellText(**written_, path);
+    return OkStatus();
+  }
+
   Status Finish(const Result<train::FitResult>& result, const JobStages::Ending& ending,
                 const std::stop_token& stop) {
     const std::optional<int64_t> best = stages_->chief() ? KeptBest() : std::nullopt;
     if (result.ok() && !stop.stop_requested() && stages_->chief()) {
       TellEarlyEnd(*result, early(), best, *reporter_);
     }
+    if (written_.ok() && *written_) reporter_->AddFact("text that the model writes", **written_);
     const Status reported = reporter_->Finish();
     TellTermination(job_.config, reporter_->TerminationMessage());
     MT_RETURN_IF_ERROR(ending.training);
@@ -165,6 +185,7 @@ class Training {
     if (stages_->chief()) {
       MT_RETURN_IF_ERROR(LeaveModel(best, stopped).From(Origin::kOutput));
     }
+    MT_RETURN_IF_ERROR(LeaveText());
     if (!stopped) return OkStatus();
     TellStopped(result->position.step);
     return cluster::Stopped();
@@ -209,6 +230,7 @@ class Training {
   std::string resumed_from_;  // the checkpoint's folder; "": none
   std::set<std::string, std::less<>> weights_;
   std::optional<train::EarlyStopping> early_;
+  Result<std::optional<std::string>> written_ = std::optional<std::string>();
   std::unique_ptr<Reporter> reporter_;        // it asks the stages
   std::unique_ptr<train::Callback> metrics_;  // the stages' own, in the reporter's; null: none
 };

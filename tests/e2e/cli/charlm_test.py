@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The language model of deploy/examples/charlm.yaml: from the reference's weights its twenty losses are those of the
 reference (tests/testdata/charlm), whatever the mesh splits: the batch, the heads and the vocabulary, the sequence, or
-the weights themselves.   charlm_test.py BIN_FOLDER Always|Long, by a Python with numpy and safetensors"""
+the weights themselves. The text that it writes at its end is the same on each.
+   charlm_test.py BIN_FOLDER Always|Long, by a Python with numpy and safetensors"""
 import hashlib
 import json
 import shutil
@@ -25,6 +26,9 @@ GOLDEN = json.loads((ROOT / "tests" / "testdata" / "charlm" / "golden.json").rea
 MESH = "mesh: {batch: 4, model: 2}"
 RULES = EXAMPLE[EXAMPLE.index("    layout:\n"):EXAMPLE.index("    loss:")]
 RATE = EXAMPLE[EXAMPLE.index("learning_rate: "):EXAMPLE.index("        weight_decay:")]
+GENERATE = EXAMPLE[EXAMPLE.index("    generate: "):]
+FEW = (("          validation_split: 0.05\n", "        take: 64\n"),
+       ("subset: validation}", "subset: validation}\n        take: 16"), ("epochs: 2", "epochs: 1"))
 SEQUENCE = "    layout: {inputs: {x: [batch, sequence], y: [batch, sequence]}}\n"
 ZERO = "    layout: {rules: [{match: '.*(kernel|embeddings)', spec: [batch, unsharded]}, {match: '.*', spec: [batch]}]}\n"
 
@@ -70,7 +74,7 @@ class CharacterModel(unittest.TestCase):
     def losses(self, mesh, layout, name, steps, *more, dtype="f64", heads=4):
         result = self.run_it(name, (
             (MESH, mesh + f"\n    initial_weights: initial-{dtype}.safetensors"), (RULES, layout),
-            (RATE, "learning_rate: 0.0003\n"), ("      shuffle: {buffer: 8192}\n", ""), ("epochs: 2", "epochs: 1"),
+            (GENERATE, ""), (RATE, "learning_rate: 0.0003\n"), ("      shuffle: {buffer: 8192}\n", ""), ("epochs: 2", "epochs: 1"),
             ("          validation_split: 0.05\n", f"        take: {steps * 16}\n"),
             ("subset: validation}", "subset: validation}\n        take: 16"), ("num_heads: 4", f"num_heads: {heads}"),
             ("output_dim: 256,", f"output_dim: 256, dtype: {dtype},")), *more)
@@ -90,6 +94,36 @@ class Always(CharacterModel):
 
     def test_the_first_are_so_to_1e_9_with_batch_heads_and_vocabulary_split(self):
         self.expect(self.losses(MESH, RULES, "split", 2, "--isolated"), 1e-9)
+
+    def test_a_run_writes_text_and_what_it_left_writes_the_same_on_any_mesh(self):
+        ask = '    generate: {prompt: "One ", length: 30, temperature: 0.8, seed: 2}\n'
+        result = self.run_it("writes", (*FEW, (GENERATE, ask)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        run = self.folder / "runs" / "writes"
+        text = (run / "generated.txt").read_text()
+        self.assertEqual((len(text), text[:4]), (34, "One "))
+        self.assertIn(text, result.stdout)
+        self.assertIn("text that the model writes", (run / "report.html").read_text())
+
+        def generate(name, changes, *more):
+            manifest = (self.folder / "writes.yaml").read_text()
+            for old, new in changes:
+                self.assertIn(old, manifest)
+                manifest = manifest.replace(old, new)
+            (self.folder / f"{name}.yaml").write_text(manifest)
+            made = subprocess.run([BIN / "meshtrain", "generate", f"{name}.yaml", "--from", run, *more], cwd=self.folder,
+                                  capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            return made.stdout
+
+        for name, mesh, layout in (("alone", "mesh: {batch: 1}", ""), ("zero", "mesh: {batch: 8}", ZERO),
+                                   ("sequence", "mesh: {sequence: 4, batch: 2}", SEQUENCE)):
+            with self.subTest(name):
+                self.assertEqual(generate("on_" + name, ((MESH, mesh), (RULES, layout))), text + "\n")
+        asked = ("--prompt", "Two", "--length", "5", "--seed", "9", "--output", "other.txt")
+        self.assertEqual(generate("asked", (), *asked), "")
+        other = (self.folder / "other.txt").read_bytes()
+        self.assertEqual((len(other), other[:3]), (8, b"Two"))
 
     def test_heads_that_the_axis_does_not_divide_are_refused(self):
         result = self.run_it("refused", ((MESH, "mesh: {batch: 1, model: 8}"),))
