@@ -57,15 +57,18 @@ std::string EpochLine(const train::EpochInfo& epoch) {
 
 Status WriteCurves(const std::string& path, const std::string& title,
                    const train::Position& position) {
-  report::Report report{.title = title, .subtitle = std::to_string(position.epoch) + " epochs"};
+  report::EpochHistory epochs;
   for (const train::EpochInfo& e :
        position.history ? *position.history : std::vector<train::EpochInfo>()) {
-    report.epochs.push_back({.epoch = e.epoch,
-                             .train = {e.train.begin(), e.train.end()},
-                             .test = {e.validation.begin(), e.validation.end()},
-                             .seconds = std::chrono::duration<double>(e.seconds).count()});
+    epochs.Add({.epoch = e.epoch,
+                .train = {e.train.begin(), e.train.end()},
+                .test = {e.validation.begin(), e.validation.end()},
+                .seconds = std::chrono::duration<double>(e.seconds).count()});
   }
-  return WriteFileAtomically(path, report::RenderPage(report));
+  return WriteFileAtomically(
+      path, report::RenderPage({.title = title,
+                                .subtitle = std::to_string(position.epoch) + " epochs",
+                                .epochs = epochs.Summary()}));
 }
 
 int RunMain(std::string_view program, const Status& end) {

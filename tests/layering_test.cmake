@@ -16,7 +16,6 @@ cmake_policy(VERSION 3.24)
 set(table
   "runtime/base:"
   "runtime/cluster: runtime/base"
-  "runtime/report:"
   "runtime/telemetry: runtime/base"
   "runtime/mesh: runtime/base"
   "runtime/choice:"
@@ -24,6 +23,7 @@ set(table
   "runtime/program: runtime/mesh"
   "runtime/sharding: runtime/program"
   "runtime/plan: runtime/sharding"
+  "runtime/report: runtime/plan"
   "runtime/collective/algorithms:"
   "runtime/wire: runtime/base"
   "runtime/collective: runtime/mesh runtime/collective/algorithms runtime/wire"

@@ -28,7 +28,8 @@ Result<std::unique_ptr<Presence>> Presence::Create(const trainer::JobConfig& con
            .progress = [p] { return telemetry::ProgressJson(p->board_.Get()); },
            .healthy = std::move(healthy),
            .ready = [p] { return p->ready_.load(); },
-           .page = {}}));
+           .page = {},
+           .run = {}}));
   return presence;
 }
 

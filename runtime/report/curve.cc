@@ -11,6 +11,7 @@ CurvePoint Joined(const CurvePoint& first, const CurvePoint& next) {
   CurvePoint out = first.count == 0 ? next : first;
   out.first = first.first;
   out.x = next.x;
+  out.absent = first.absent && next.absent;
   if (first.count == 0 || next.count == 0) return out;
   out.count = first.count + next.count;
   // Weighted, not summed: sums of large values could overflow.
@@ -28,6 +29,8 @@ CurvePoint PointAt(double x, double value) {
   return {.first = x, .x = x, .value = value, .least = value, .largest = value};
 }
 
+CurvePoint AbsentAt(double x) { return {.first = x, .x = x, .count = 0, .absent = true}; }
+
 std::vector<CurvePoint> Thinned(const std::vector<CurvePoint>& points, int64_t most) {
   const auto size = static_cast<int64_t>(points.size());
   const int64_t group = (size + most - 1) / most;
@@ -43,9 +46,9 @@ std::vector<CurvePoint> Thinned(const std::vector<CurvePoint>& points, int64_t m
   return out;
 }
 
-void Curve::Add(double x, double value) {
+void Curve::Add(const CurvePoint& point) {
   if (in_last_ > 0 && in_last_ < per_point_) {
-    points_.back() = Joined(points_.back(), PointAt(x, value));
+    points_.back() = Joined(points_.back(), point);
     ++in_last_;
     return;
   }
@@ -54,9 +57,9 @@ void Curve::Add(double x, double value) {
     // An odd number leaves the last one by itself.
     in_last_ = most_ % 2 == 0 ? 2 * per_point_ : per_point_;
     per_point_ *= 2;
-    return Add(x, value);
+    return Add(point);
   }
-  points_.push_back(PointAt(x, value));
+  points_.push_back(point);
   in_last_ = 1;
 }
 

@@ -35,6 +35,7 @@ Result<std::unique_ptr<Endpoints>> Endpoints::Start(const EndpointsOptions& opti
   text("/metrics", std::move(handlers.metrics), "text/plain; version=0.0.4; charset=utf-8");
   text("/progress", std::move(handlers.progress), "application/json");
   text("/", std::move(handlers.page), "text/html; charset=utf-8");
+  text("/run.json", std::move(handlers.run), "application/json");
   pages["/healthz"] = Check(std::move(handlers.healthy));
   pages["/readyz"] = Check(std::move(handlers.ready));
   const auto gate = [names = options.names](std::string_view path, std::string_view host) {

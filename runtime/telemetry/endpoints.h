@@ -1,6 +1,7 @@
-// A worker's pages: /metrics, /healthz, /readyz, /progress and, where there is one, a page at /.
-// What a probe or a scrape may rely on whatever else connects: runtime/telemetry/http_server.h.
-// Who asks for anything but a probe under a host name that is not the process's own gets 421.
+// A worker's pages: /metrics, /healthz, /readyz, /progress and, where there is one, a page at /
+// with the document that it draws at /run.json. What a probe or a scrape may rely on whatever else
+// connects: runtime/telemetry/http_server.h. Who asks for anything but a probe under a host name
+// that is not the process's own gets 421.
 #pragma once
 
 #include <chrono>
@@ -30,6 +31,7 @@ struct EndpointHandlers {
   std::function<bool()> healthy;          // false: 503
   std::function<bool()> ready;            // false: 503
   std::function<std::string()> page;      // HTML
+  std::function<std::string()> run;       // JSON
 };
 
 class Endpoints {

@@ -208,8 +208,7 @@ Status MetricsLog::Close() {
   return there;
 }
 
-Status ReadSteps(const std::string& path,
-                 const std::function<void(int64_t step, std::span<const NamedValue>)>& add) {
+Status ReadSteps(const std::string& path, const AddStep& add) {
   MT_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
   std::vector<NamedValue> figures;
   const auto take = [&](std::string_view text) {
@@ -225,7 +224,10 @@ Status ReadSteps(const std::string& path,
       figures.emplace_back(
           name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
     }
-    add(step->get<int64_t>(), figures);
+    const auto seconds = line.find("seconds");
+    const bool timed = seconds != line.end() && seconds->is_number();
+    add(step->get<int64_t>(), figures,
+        timed ? std::optional(seconds->get<double>()) : std::nullopt);
   };
   std::string block(size_t{1} << 16, '\0');
   std::string line;  // so far; of one that is too long only so much that this shows

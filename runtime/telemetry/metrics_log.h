@@ -42,10 +42,11 @@ std::string StepLine(const StepRecord& record);
 std::string ValidationLine(const ValidationRecord& record);
 
 // Goes over the steps of such a file from its beginning: `add` takes each step's number and its
-// figures, the loss first, a null as not a number. Lines of bad steps, of validations and of others
-// are left out. Errors: base/file.h's.
-Status ReadSteps(const std::string& path,
-                 const std::function<void(int64_t step, std::span<const NamedValue>)>& add);
+// figures, the loss first, a null as not a number, and its seconds, where the line has them. Lines
+// of bad steps, of validations and of others are left out. Errors: base/file.h's.
+using AddStep = std::function<void(int64_t step, std::span<const NamedValue> figures,
+                                   std::optional<double> seconds)>;
+Status ReadSteps(const std::string& path, const AddStep& add);
 
 // Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors:
 // base/file.h's; kAlreadyExists where a symbolic link lies in the file's place; kNotFound, naming

@@ -15,6 +15,7 @@ import unittest
 from parameter_server_case import BIN, DATA, TIMEOUT, WORKER, Case  # it takes its arguments
 from process_job import DEADLINE
 from metrics_file import steps_of
+from report_document import document_of
 from parameter_job import DIGITS, GUIDE, HEAD, TOWERS
 
 GUIDE_JSON, EXAMPLE = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
@@ -102,6 +103,12 @@ class Example(Case):
         for name in ("report.html", "plan.txt", "model.safetensors"):
             self.assertTrue((out / name).exists(), name)
         self.assertIn("hidden.kernel/part_1", (out / "plan.txt").read_text())
+        report = document_of(out / "report.html")
+        self.assertEqual(report["state"]["phase"], "ended")
+        self.assertEqual(report["plan"]["groups"], [["workers", ["worker-0", "worker-1", "worker-2"], 3],
+                                                    ["parameter servers", ["ps-0", "ps-1"], 2]])
+        places = {v["name"]: v["layout"] for v in report["plan"]["variables"]}
+        self.assertRegex(places["hidden.kernel/part_1"], r"^ps-[01], part 2 of 2, from row \d+$")
         # Each checkpoint once; the last is of the weights that the chief validated last.
         evaluated = [json.loads(line) for line in (out / "evaluator-0" / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in evaluated], [40, 80, 120])

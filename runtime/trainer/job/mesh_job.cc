@@ -20,6 +20,7 @@
 #include "runtime/membership/membership.h"
 #include "runtime/membership/team.h"
 #include "runtime/membership/team_options.h"
+#include "runtime/report/plan_view.h"
 #include "runtime/saving/failure.h"
 #include "runtime/saving/resume.h"
 #include "runtime/trainer/job/choices.h"
@@ -101,10 +102,15 @@ class MeshJob final : public JobStages {
                  .peak_bytes_per_device = plan.peak_bytes,
                  .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
                  .hash = fmt::format("{:016x}", plan.hash)},
+        .view = report::ViewOf(plan),
         .plan_text = plan.Report(),
         .parameters = declared_->recipe().model->parameters(),
         .rank_step_seconds = [this] { return engine_->RankStepSeconds(); },
         .collective_bytes = [this] { return engine_->CollectiveBytesSent(); }};
+    if (!IsIsolated(job_.config, job_.manifest) && strategy_->mesh().size() > 1) {
+      what.view->note =
+          "The devices of a process share their memory here: between them nothing is sent.";
+    }
     return what;
   }
 

@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::string_view kMetricsName = "metrics.jsonl";
 constexpr std::string_view kOldMetricsName = "metrics.replaced.jsonl";
+// As telemetry/endpoints.h has it, relative to the page.
+constexpr std::string_view kRunPage = "run.json";
 constexpr double kSmoothing = 0.1;  // weight of the newest step in the shown rate
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
@@ -36,15 +38,6 @@ report::EpochFigures FiguresOf(const train::EpochInfo& info) {
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
   const train::Scalars means = position.figures.Means();
   return {means.begin(), means.end()};
-}
-
-// "12.4 s", "5 min 12 s", "3 h 5 min".
-std::string DurationText(Duration d) {
-  const double seconds = Seconds(d);
-  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<int64_t>(seconds);
-  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
 std::string Today() {
@@ -89,6 +82,7 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Run 
     reporter->report_.subtitle =
         fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
                     reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
+    reporter->report_.plan = reporter->job_.view;
     reporter->report_.facts = reporter->job_.facts;
     reporter->report_.facts.emplace_back(
         "mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh);
@@ -121,7 +115,8 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Run 
                    MutexLock lock(r->mutex_);
                    return r->ready_;
                  },
-             .page = [r] { return r->Page(/*live=*/true); }}));
+             .page = [r] { return report::RenderPage(r->job_.name, r->Document(), kRunPage); },
+             .run = [r] { return r->Document(); }}));
   }
   return reporter;
 }
@@ -131,13 +126,15 @@ Status Reporter::OpenFiles(const train::Position& start) {
   MT_RETURN_IF_ERROR(OpenLog(start));
   if (start.step > 0) {
     // The curves show the whole run, also what a process before this one trained.
-    MT_RETURN_IF_ERROR(telemetry::ReadSteps(
-        config_.output + "/" + std::string(kMetricsName), [this](int64_t step, auto figures) {
-          MutexLock lock(mutex_);
-          for (const auto& [name, value] : figures) {
-            steps_[std::string(name)].Add(static_cast<double>(step), value);
-          }
-        }));
+    MT_RETURN_IF_ERROR(
+        telemetry::ReadSteps(config_.output + "/" + std::string(kMetricsName),
+                             [this](int64_t step, auto figures, std::optional<double> seconds) {
+                               MutexLock lock(mutex_);
+                               for (const auto& [name, value] : figures) {
+                                 steps_[std::string(name)].Add(static_cast<double>(step), value);
+                               }
+                               if (seconds) step_times_.Add(static_cast<double>(step), *seconds);
+                             }));
   }
   MT_ASSIGN_OR_RETURN(train_events_,
                       telemetry::EventFileWriter::Create(config_.output + "/events/train"));
@@ -187,9 +184,10 @@ Status Reporter::OpenLog(const train::Position& start) {
 void Reporter::TakeHistory(const train::Position& start) {
   MutexLock lock(mutex_);
   for (auto& [name, curve] : steps_) curve.CutBehind(static_cast<double>(start.step));
-  report_.epochs.clear();
+  step_times_.CutBehind(static_cast<double>(start.step));
+  epochs_.Clear();
   if (!start.history) return;
-  for (const train::EpochInfo& epoch : *start.history) report_.epochs.push_back(FiguresOf(epoch));
+  for (const train::EpochInfo& epoch : *start.history) epochs_.Add(FiguresOf(epoch));
 }
 
 Status Reporter::RollBack(const train::Position& start) {
@@ -277,8 +275,10 @@ Status Reporter::Record(const train::StepInfo& info) {
     for (const auto& [name, value] : info.scalars) {
       steps_[name].Add(static_cast<double>(p.step), value);
     }
+    step_times_.Add(static_cast<double>(p.step), Seconds(info.seconds));
     examples_ += info.examples;
     in_steps_ += info.seconds;
+    ++steps_timed_;
   }
   MT_RETURN_IF_ERROR(log_->Add(record));
   return train_events_->Add(p.step, info.scalars);
@@ -293,6 +293,10 @@ void Reporter::Publish(const train::StepInfo& info) {
   smoothed_examples_ += fresh * (static_cast<double>(info.examples) - smoothed_examples_);
   smoothed_seconds_ += fresh * (seconds - smoothed_seconds_);
   const double rate = smoothed_seconds_ > 0 ? smoothed_examples_ / smoothed_seconds_ : 0;
+  {
+    MutexLock lock(mutex_);
+    step_seconds_ = smoothed_seconds_;
+  }
   training_->steps.Add();
   training_->examples.Add(static_cast<double>(info.examples));
   training_->step_seconds.Observe(seconds);
@@ -364,34 +368,85 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info, const train::Position&
     }
   }
   MutexLock lock(mutex_);
-  report_.epochs.push_back(FiguresOf(info));
+  epochs_.Add(FiguresOf(info));
   return OkStatus();
 }
 
-report::Report Reporter::TakeReport() const {
-  const auto saved = last_save_();
-  MutexLock lock(mutex_);
-  report::Report report = report_;
-  for (const auto& [name, curve] : steps_) report.steps[name] = curve.points();
-  if (const report::EpochFigures* best = report::BestEpoch(report)) {
-    report.facts.emplace_back("best epoch", std::to_string(best->epoch));
+std::optional<double> Reporter::MeanRate() const {
+  if (in_steps_ <= Duration(0)) return std::nullopt;
+  return static_cast<double>(examples_) / Seconds(in_steps_);
+}
+
+report::State Reporter::StateNow() const {
+  const telemetry::Progress progress = board_.Get();
+  report::State state{.phase = report::Phase::kTraining,
+                      .why = {},
+                      .step = progress.step,
+                      .steps = progress.total_steps,
+                      .epoch = {},
+                      .epochs = job_.epochs,
+                      .figures = progress.metrics,
+                      .step_seconds = step_seconds_,
+                      .examples_per_second = progress.examples_per_second,
+                      .eta_seconds = progress.eta_seconds,
+                      .elapsed_seconds = {}};
+  // An epoch whose last step is done is under way until its validation is, and told.
+  const auto told = static_cast<int64_t>(epochs_.all().size());
+  state.epoch = std::min(job_.epochs, std::max(static_cast<int64_t>(progress.epoch), told) + 1);
+  if (state.steps <= 0) state.steps.reset();  // nobody knows how many an epoch has
+  if (progress.loss) state.figures["loss"] = *progress.loss;
+  if (end_) {
+    state.phase = end_->phase;
+    state.why = end_->why;
+    if (told > 0 && state.phase == report::Phase::kEnded) state.epoch = told;
+    // The newest ones say little about a run that is over.
+    state.step_seconds.reset();
+    state.examples_per_second = MeanRate();
+    if (steps_timed_ > 0) {
+      state.step_seconds = Seconds(in_steps_) / static_cast<double>(steps_timed_);
+    }
+  } else if (!progress.stopped_rank.empty()) {
+    state.phase = report::Phase::kWaiting;
+    state.why = progress.stopped_rank + " is lost or stuck: waiting for its return";
+  } else if (!ready_) {
+    state.phase = report::Phase::kStarting;
   }
-  report.facts.emplace_back("time", DurationText(SystemClock().Monotonic() - began_));
-  if (in_steps_ > Duration(0)) {
-    const double rate = static_cast<double>(examples_) / Seconds(in_steps_);
-    report.facts.emplace_back("examples per second", fmt::format("{:.0f}", rate));
+  state.elapsed_seconds = Seconds((end_ ? ended_ : SystemClock().Monotonic()) - began_);
+  return state;
+}
+
+std::string Reporter::Document() const {
+  const auto saved = last_save_();
+  report::Report report;
+  {
+    MutexLock lock(mutex_);
+    report = report_;
+    report.state = StateNow();
+    report.epochs = epochs_.Summary();
+    for (const auto& [name, curve] : steps_) report.steps[name] = curve.points();
+    report.step_seconds = step_times_.points();
+    if (const auto rate = MeanRate()) {
+      report.facts.emplace_back("examples per second", fmt::format("{:.0f}", *rate));
+    }
+  }
+  if (report.epochs.best > 0) {
+    report.facts.emplace_back("best epoch", std::to_string(report.epochs.best));
   }
   if (saved) report.facts.emplace_back("checkpoint", saved->path);
-  return report;
+  return report::Document(report);
 }
 
-std::string Reporter::Page(bool live) const {
-  report::Report report = TakeReport();
-  if (live) report.reload_seconds = 2;
-  return report::RenderPage(report);
+Status Reporter::WriteReport() const {
+  return WriteFileAtomically(config_.output + "/report.html",
+                             report::RenderPage(job_.name, Document()));
 }
 
-Status Reporter::Finish() {
+Status Reporter::Finish(End end) {
+  {
+    MutexLock lock(mutex_);
+    end_ = std::move(end);
+    ended_ = SystemClock().Monotonic();
+  }
   // The last save came after the last step.
   if (const auto saved = last_save_()) {
     RemoveOldLog();
@@ -406,7 +461,25 @@ Status Reporter::CloseFiles() {
   MT_RETURN_IF_ERROR(log_->Close());
   MT_RETURN_IF_ERROR(train_events_->Close());
   MT_RETURN_IF_ERROR(test_events_->Close());
-  return WriteFileAtomically(config_.output + "/report.html", Page(/*live=*/false));
+  return WriteReport();
+}
+
+Reporter::End Reporter::EndWith(const Status& error) {
+  const bool asked = error.origin() == Origin::kStop;
+  return {asked ? report::Phase::kStopped : report::Phase::kFailed, error.message()};
+}
+
+void Reporter::Failed(const Status& error) {
+  {
+    MutexLock lock(mutex_);
+    if (end_ && end_->phase != report::Phase::kEnded) return;
+    if (!end_) ended_ = SystemClock().Monotonic();
+    end_ = EndWith(error);
+  }
+  if (!job_.chief) return;
+  if (const Status written = WriteReport(); !written.ok()) {
+    LogWarning("the report does not say how the run ended", {{"error", written.message()}});
+  }
 }
 
 std::string Reporter::EpochTable() const {
@@ -417,7 +490,7 @@ std::string Reporter::EpochTable() const {
     const auto it = figures.find(name);
     return it == figures.end() ? std::string("-") : fmt::format("{:.4f}", it->second);
   };
-  for (const report::EpochFigures& e : report_.epochs) {
+  for (const report::EpochFigures& e : epochs_.all()) {
     text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", e.epoch, cell(e.train, "loss"),
                         cell(e.train, "accuracy"), cell(e.test, "loss"), cell(e.test, "accuracy"));
   }

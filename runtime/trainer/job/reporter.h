@@ -35,6 +35,7 @@ class Reporter final : public train::Callback {
     int64_t epochs = 0;
     int64_t steps_per_epoch = 0;
     telemetry::Progress::Plan plan;
+    std::optional<report::PlanView> view;                    // of the plan, for the page
     std::vector<std::pair<std::string, std::string>> facts;  // of the report, besides our own
     // Each rank's own time in its last step, in seconds; none: not told. Called by several threads.
     std::function<std::vector<double>()> rank_step_seconds;
@@ -66,8 +67,18 @@ class Reporter final : public train::Callback {
   // For figures beside those of every training.
   telemetry::Metrics& metrics() { return *metrics_; }
   int port() const { return endpoints_ ? endpoints_->port() : 0; }
+  // How the run ends: training, unless it stopped or failed, is at its end.
+  struct End {
+    report::Phase phase = report::Phase::kEnded;
+    std::string why;
+  };
+  // A process that is asked to stop may end with an error that says so; any other one is a failure.
+  static End EndWith(const Status& error);
   // Writes the report (`report.html`) and closes the files, where there are any.
-  Status Finish();
+  Status Finish(End end);
+  // The process ends with `error`, before Finish or because of what came behind it: the report says
+  // so, where it does not tell of an error already.
+  void Failed(const Status& error);
   // The epochs so far as a table with a heading, for people.
   std::string EpochTable() const;
   std::string TerminationMessage() const { return telemetry::TerminationMessage(board_.Get()); }
@@ -81,11 +92,13 @@ class Reporter final : public train::Callback {
   void RemoveOldLog();
   void TakeHistory(const train::Position& start) MT_EXCLUDES(mutex_);
   void ShowEpoch(int64_t epoch, int64_t steps_done);
-  Status Record(const train::StepInfo& info);  // files and the line
-  void Publish(const train::StepInfo& info);   // what is asked for over HTTP
-  telemetry::Progress Now() const;             // with the times of the ranks
-  report::Report TakeReport() const;           // of what is known now
-  std::string Page(bool live) const;
+  Status Record(const train::StepInfo& info);                  // files and the line
+  void Publish(const train::StepInfo& info);                   // what is asked for over HTTP
+  telemetry::Progress Now() const;                             // with the times of the ranks
+  std::optional<double> MeanRate() const MT_REQUIRES(mutex_);  // examples per second of steps
+  report::State StateNow() const MT_REQUIRES(mutex_);
+  std::string Document() const MT_EXCLUDES(mutex_);  // of what is known now
+  Status WriteReport() const;
 
   JobConfig config_;
   Run job_;
@@ -97,10 +110,16 @@ class Reporter final : public train::Callback {
   std::unique_ptr<telemetry::MetricsLog> log_;
   std::unique_ptr<telemetry::EventFileWriter> train_events_, test_events_;
   mutable Mutex mutex_;
-  report::Report report_ MT_GUARDED_BY(mutex_);
+  report::Report report_ MT_GUARDED_BY(mutex_);  // what does not grow with the steps
+  report::EpochHistory epochs_ MT_GUARDED_BY(mutex_);
   std::map<std::string, report::Curve> steps_ MT_GUARDED_BY(mutex_);  // by metric
-  int64_t examples_ MT_GUARDED_BY(mutex_) = 0;                        // trained here
+  report::Curve step_times_ MT_GUARDED_BY(mutex_);                    // in seconds
+  std::optional<double> step_seconds_ MT_GUARDED_BY(mutex_);          // of the newest ones
+  std::optional<End> end_ MT_GUARDED_BY(mutex_);
+  Duration ended_ MT_GUARDED_BY(mutex_){};
+  int64_t examples_ MT_GUARDED_BY(mutex_) = 0;  // trained here
   Duration in_steps_ MT_GUARDED_BY(mutex_){};
+  int64_t steps_timed_ MT_GUARDED_BY(mutex_) = 0;
   Duration began_ = SystemClock().Monotonic();
   bool ready_ MT_GUARDED_BY(mutex_) = false;
   int64_t epoch_shown_ = -1;

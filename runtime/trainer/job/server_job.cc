@@ -47,6 +47,30 @@ std::string PlacementText(const parameter::Planner& planner,
   return text;
 }
 
+// The same for the page, with the processes.
+report::PlanView PlacesOf(const parameter::Planner& planner, int workers, int servers) {
+  report::PlanView out;
+  const auto group = [&](const char* kind, const char* role, int count) {
+    auto& names = out.groups.emplace_back(kind, std::vector<std::string>()).second;
+    for (int i = 0; i < count; ++i) names.push_back(fmt::format("{}-{}", role, i));
+  };
+  group(workers == 1 ? "worker" : "workers", "worker", workers);
+  group(servers == 1 ? "parameter server" : "parameter servers", "ps", servers);
+  for (const parameter::Shard& shard : planner.shards()) {
+    std::string where = fmt::format("ps-{}", shard.server);
+    if (shard.parts > 1) {
+      where += fmt::format(", part {} of {}, from row {}", shard.part + 1, shard.parts, shard.row);
+    }
+    out.variables.push_back({.name = shard.name,
+                             .type = shard.type.ToString(),
+                             .layout = std::move(where),
+                             .split = {},
+                             .shard = shard.type.ToString(),
+                             .bytes = shard.type.num_bytes()});
+  }
+  return out;
+}
+
 class ServerJob final : public JobStages, Saver {
  public:
   explicit ServerJob(const JobParts& job) : job_(job) {}
@@ -82,6 +106,8 @@ class ServerJob final : public JobStages, Saver {
     return {.mesh = places,
             .beginning = "with " + places,
             .plan = {.mesh = places, .hash = program_hash_},
+            .view = PlacesOf(coordinator().planner(), coordinator().num_workers(),
+                             coordinator().num_servers()),
             .plan_text = PlacementText(coordinator().planner(), servers_),
             .parameters = parameters_,
             .rank_step_seconds = {},

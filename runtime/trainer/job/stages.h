@@ -55,9 +55,10 @@ class JobStages {
     std::string mesh;       // for people: "batch=8", "2 workers, 1 parameter server"
     std::string beginning;  // "training NAME " this "; output in ..."
     telemetry::Progress::Plan plan;
+    std::optional<report::PlanView> view;   // of the plan, for the page
     std::string plan_text;                  // of plan.txt
     std::vector<nn::Parameter> parameters;  // the trained weights
-    // As Reporter::Job has them.
+    // As Reporter::Run has them.
     std::function<std::vector<double>()> rank_step_seconds;
     std::function<int64_t()> collective_bytes;
   };

@@ -40,6 +40,7 @@ class Training {
 
   Status Run(std::stop_token stop) {
     const Status end = RunJob(stop);
+    if (!end.ok() && reporter_) reporter_->Failed(end);
     stages_->Close(end);
     return end;
   }
@@ -93,6 +94,7 @@ class Training {
                       .epochs = job_.epochs,
                       .steps_per_epoch = job_.steps_per_epoch,
                       .plan = what.plan,
+                      .view = what.view,
                       .facts = recipe::Summary(job_.manifest.program, what.parameters),
                       .rank_step_seconds = what.rank_step_seconds,
                       .collective_bytes = what.collective_bytes,
@@ -173,7 +175,9 @@ class Training {
       TellEarlyEnd(*result, early(), best, *reporter_);
     }
     if (written_.ok() && *written_) reporter_->AddFact("text that the model writes", **written_);
-    const Status reported = reporter_->Finish();
+    const bool stopped =
+        result.ok() && result->end == train::FitEnd::kStopped && stop.stop_requested();
+    const Status reported = reporter_->Finish(EndOf(result, ending, stopped));
     TellTermination(job_.config, reporter_->TerminationMessage());
     MT_RETURN_IF_ERROR(ending.training);
     MT_RETURN_IF_ERROR(ending.saved);
@@ -181,7 +185,6 @@ class Training {
     if (result->end == train::FitEnd::kNotFinite) {
       return Internal(result->message).From(Origin::kNumbers);
     }
-    const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
     if (stages_->chief()) {
       MT_RETURN_IF_ERROR(LeaveModel(best, stopped).From(Origin::kOutput));
     }
@@ -189,6 +192,23 @@ class Training {
     if (!stopped) return OkStatus();
     TellStopped(result->position.step);
     return cluster::Stopped();
+  }
+
+  static Reporter::End EndOf(const Result<train::FitResult>& result,
+                             const JobStages::Ending& ending, bool stopped) {
+    if (!ending.training.ok()) return Reporter::EndWith(ending.training);
+    if (!ending.saved.ok()) return Reporter::EndWith(ending.saved);
+    if (result->end == train::FitEnd::kNotFinite) {
+      return {report::Phase::kFailed, result->message};
+    }
+    if (stopped) {
+      return {report::Phase::kStopped,
+              fmt::format("asked to stop at step {}; run again to go on", result->position.step)};
+    }
+    if (result->end == train::FitEnd::kStopped) {
+      return {report::Phase::kEnded, "stopped early: " + result->message};
+    }
+    return {};
   }
 
   // The weights of step `best`, else of the last checkpoint, in one file; the last checkpoint of a

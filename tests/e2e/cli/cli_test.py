@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from metrics_file import steps_of, validations_of  # noqa: E402
+from report_document import curve_of, document_of  # noqa: E402
 from cli_case import Case  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 
@@ -28,15 +29,23 @@ class GoodRuns(Case):
         for name in ("report.html", "plan.txt", "model.safetensors", "checkpoints/ckpt-00000010/index.json"):
             self.assertTrue((out / name).exists(), name)
         self.assertTrue(list((out / "events" / "train").glob("events.out.tfevents.*")))
-        report = (out / "report.html").read_text()
-        self.assertIn("<svg", report)
-        facts = dict(re.findall(r"<tr><td>([a-z ]+)</td><td>([^<]+)</td></tr>", report))
+        report = document_of(out / "report.html")
+        facts = dict(report["facts"])
         self.assertRegex(facts["model"], "^flatten, dense 12 ")
         self.assertEqual(facts["batch"], "20 examples")
         self.assertGreater(float(facts["examples per second"]), 0)
         self.assertIn(facts["best epoch"], ("1", "2"))
-        self.assertEqual(len(re.findall("<svg", report)), 2 * len({"loss", "accuracy"}), "epochs and steps of each")
-        self.assertNotIn("http", report.replace("http://www.w3.org", ""))
+        self.assertEqual([chart["title"] for chart in report["charts"]],
+                         ["Loss", "Loss of each step", "Accuracy", "Accuracy of each step", "Time of each step"])
+        state = report["state"]
+        self.assertEqual({key: state[key] for key in ("phase", "why", "step", "steps", "epoch", "epochs")},
+                         {"phase": "ended", "why": "", "step": 10, "steps": 10, "epoch": 2, "epochs": 2})
+        self.assertEqual(curve_of(report, "Loss of each step"), [[line["step"], float(f"{line['loss']:.6g}")] for line in lines])
+        plan = report["plan"]
+        self.assertEqual((plan["axes"], plan["devices"]), ([["batch", 2]], ["cpu:0", "cpu:1"]))
+        printed = re.findall(r"^  (\w+) +over (\S+) +(\d+) x +(\d+) bytes", (out / "plan.txt").read_text(), re.MULTILINE)
+        self.assertEqual([(c["kind"], c["axes"], str(c["count"]), str(c["bytes"])) for c in plan["collectives"]], printed)
+        self.assertNotRegex((out / "report.html").read_text(), "https?:")
 
     def test_isolated_devices_and_shared_memory_agree(self):
         losses = []
@@ -172,11 +181,12 @@ class Resumes(Case):
         self.assertIn("resuming from", result.stdout)
         self.assertEqual([row[0] for row in self.table(result)], ["1", "2", "3", "4"])
         self.assertEqual(self.table(result), self.table(whole))
-        report = (self.folder / "out" / "report.html").read_text()
-        self.assertEqual(re.findall(r"<tr[^>]*><td>(\d+)(?: <small>best</small>)?</td>", report), ["1", "2", "3", "4"])
-        tips = r'aria-label="(step \d+; [^"]+)"'
-        self.assertEqual(re.findall(tips, report), re.findall(tips, (self.folder / "whole" / "report.html").read_text()))
-        self.assertEqual(len(re.findall(tips, report)), 2 * 20, "the steps of the first process too")
+        report, other = (document_of(self.folder / name / "report.html") for name in ("out", "whole"))
+        self.assertEqual([row["epoch"] for row in report["epochs"]["rows"]], [1, 2, 3, 4])
+        for title in ("Loss", "Loss of each step", "Accuracy of each step"):
+            self.assertEqual(curve_of(report, title), curve_of(other, title))
+        for title in ("Loss of each step", "Time of each step"):
+            self.assertEqual(len(curve_of(report, title)), 20, "the steps of the first process too")
 
     def test_a_finished_run_is_replaced_whatever_its_model_was(self):
         self.assertEqual(self.run_job(self.manifest()).returncode, 0)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 from process_job import free_ports, killed  # noqa: E402
 from metrics_file import steps_of  # noqa: E402: found by process_job's path
+from report_document import curve_of, document_of  # noqa: E402: likewise
 
 TIMEOUT = 300
 # Train loss, train accuracy, test loss, test accuracy of each epoch: a reference run of the same job (batches of 128 of
@@ -55,7 +56,9 @@ class Example(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         table = self.table(result)
         self.expect_figures(table, OVER_EXAMPLES)
-        self.assertIn("0.2376", (self.folder / "runs" / "manifest" / "report.html").read_text())
+        report = document_of(self.folder / "runs" / "manifest" / "report.html")
+        for title, column in (("Loss", 2), ("Accuracy", 3)):
+            self.assertEqual([round(value, 4) for _, value in curve_of(report, title, "test")], [row[column] for row in table])
         # 39 batches of 128 and one of 8: the two ways to count are those of the same steps.
         lines = steps_of(self.folder / "runs" / "manifest" / "metrics.jsonl")
         self.assertEqual(len(lines), 120)

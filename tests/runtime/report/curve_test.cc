@@ -75,6 +75,20 @@ TEST(CurveTest, WhatIsNotFiniteCountsForNothing) {
   EXPECT_EQ(curve.points()[0].value, 3) << "the mean of a gap and 3";
 }
 
+TEST(CurveTest, WhatIsAbsentIsNotWhatIsNoNumber) {
+  Curve curve(4);
+  curve.AddAbsent(1);
+  curve.AddAbsent(2);
+  curve.AddAbsent(3);
+  curve.Add(4, std::nan(""));
+  curve.Add(5, 7);
+  EXPECT_TRUE(curve.points()[0].absent);
+  EXPECT_EQ(curve.points()[0].count, 0);
+  EXPECT_FALSE(curve.points()[1].absent) << "one of them is no number";
+  EXPECT_EQ(curve.points()[2].value, 7);
+  EXPECT_FALSE(curve.points()[2].absent);
+}
+
 TEST(CurveTest, WhatIsDoneAgainIsForgottenFirst) {
   Curve curve(8);
   for (int i = 1; i <= 20; ++i) curve.Add(i, i);

@@ -51,6 +51,7 @@ TEST(EndpointsTest, AnswersEachPath) {
   server.ready = true;
   EXPECT_EQ(HttpStatus(port, "/readyz"), 200);
   EXPECT_EQ(HttpStatus(port, "/"), 404);  // no page was given
+  EXPECT_EQ(HttpStatus(port, "/run.json"), 404);
   EXPECT_EQ(HttpStatus(port, "/../etc/passwd"), 404);
   httplib::Client client("127.0.0.1", port);
   EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 413);
@@ -65,20 +66,23 @@ TEST(EndpointsTest, AnswersForItsOwnHostNamesAlone) {
       Endpoints::Start({.names = {"mnist-chief-0.mnist.ml.svc"}},
                        {.metrics = [] { return std::string("meshtrain_steps_total 1\n"); },
                         .progress = [] { return std::string("{}"); },
-                        .page = [] { return std::string("<p>loss"); }});
+                        .page = [] { return std::string("<p>loss"); },
+                        .run = [] { return std::string("{\"title\":\"run\"}"); }});
   ASSERT_TRUE(endpoints.ok());
   const int port = (*endpoints)->port();
   const auto of = [&](const std::string& path, const std::string& host) {
     const auto answer = test::Get(port, path, std::chrono::seconds(60), host);
     return answer.ok() ? answer->substr(9, 3) : answer.status().ToString();
   };
-  for (const char* path : {"/", "/progress", "/metrics"}) {
+  for (const char* path : {"/", "/run.json", "/progress", "/metrics"}) {
     EXPECT_EQ(of(path, "mnist-chief-0.mnist.ml.svc:2280"), "200") << path;
     EXPECT_EQ(of(path, "localhost:2280"), "200") << path;
     EXPECT_EQ(of(path, "127.0.0.1"), "200") << path;
     EXPECT_EQ(of(path, "rebound.example:2280"), "421") << path;
     EXPECT_EQ(of(path, "localhost\r\nHost: rebound.example"), "400") << path;
   }
+  EXPECT_EQ(Get(port, "/run.json")->body, "{\"title\":\"run\"}");
+  EXPECT_EQ(Get(port, "/run.json")->get_header_value("Content-Type"), "application/json");
   EXPECT_EQ(of("/healthz", "rebound.example"), "200") << "a probe may have any";
   EXPECT_EQ(of("/nowhere", "rebound.example"), "421") << "not even which pages there are";
 }

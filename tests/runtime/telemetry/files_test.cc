@@ -164,12 +164,14 @@ TEST(MetricsLogTest, ItsStepsCanBeGoneOver) {
   std::ofstream(path, std::ios::app)
       << "no line of ours\n{\"step\":4}\n[1]\n{\"step\":5,\"loss\":0.5}";
   std::ostringstream seen;
-  ASSERT_TRUE(ReadSteps(path, [&seen](int64_t step, std::span<const NamedValue> figures) {
+  ASSERT_TRUE(ReadSteps(path, [&seen](int64_t step, std::span<const NamedValue> figures,
+                                      std::optional<double> seconds) {
                 seen << step << ":";
                 for (const auto& [name, value] : figures) seen << " " << name << " " << value;
+                if (seconds) seen << " in " << *seconds << " s";
                 seen << "\n";
               }).ok());
-  EXPECT_EQ(seen.str(), "1: loss 2.25 accuracy 0.5\n3: loss nan\n");
+  EXPECT_EQ(seen.str(), "1: loss 2.25 accuracy 0.5 in 1 s\n3: loss nan\n");
   EXPECT_EQ(ReadSteps(folder.path + "/none", {}).code(), StatusCode::kNotFound);
 
   // Lines across the blocks that are read, and one that is longer than any of ours.
@@ -184,7 +186,8 @@ TEST(MetricsLogTest, ItsStepsCanBeGoneOver) {
     }
   }
   int64_t next = 1;
-  ASSERT_TRUE(ReadSteps(path, [&next](int64_t step, std::span<const NamedValue> figures) {
+  ASSERT_TRUE(ReadSteps(path, [&next](int64_t step, std::span<const NamedValue> figures,
+                                      std::optional<double>) {
                 ASSERT_EQ(step, next++);
                 EXPECT_EQ(figures[0].second, 1.0 / static_cast<double>(step));
               }).ok());

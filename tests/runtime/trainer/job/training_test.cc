@@ -49,10 +49,11 @@ struct Script {
   std::function<double(int64_t step)> loss = [](int64_t step) {
     return 1 / static_cast<double>(step);
   };
-  std::map<int64_t, Status> fails;   // by step: Fit ends so, once
-  std::set<int64_t> again;           // by round, from 1: it ends in a loss
-  std::optional<Status> begin;       // what Begin ends with
-  std::optional<int64_t> resume_at;  // a checkpoint that lies there
+  std::map<int64_t, Status> fails;    // by step: Fit ends so, once
+  std::set<int64_t> again;            // by round, from 1: it ends in a loss
+  std::optional<Status> begin;        // what Begin ends with
+  std::optional<Status> begin_again;  // what it ends with from the second round on
+  std::optional<int64_t> resume_at;   // a checkpoint that lies there
   std::stop_source* stop_at_three = nullptr;
 
   std::vector<std::string> called;
@@ -70,6 +71,7 @@ class CountingStages final : public JobStages, Saver {
     MT_RETURN_IF_ERROR(Call("Begin"));
     if (script_.begin) return *script_.begin;
     ++round_;
+    if (round_ > 1 && script_.begin_again) return *script_.begin_again;
     if (const auto there = checkpoint::FindLatest(folder()); there.ok()) newest_ = there->path;
     if (newest_.empty() && script_.resume_at) {
       MT_RETURN_IF_ERROR(
@@ -226,8 +228,26 @@ TEST_F(TrainingTest, AJobThatIsDoneLeavesItsModelAndSaysWhichCheckpointIsTheLast
   EXPECT_THAT(Read("model.safetensors"), ::testing::Not(HasSubstr("slot")));
   EXPECT_TRUE(IsFinal(15));
   EXPECT_EQ(Read("plan.txt"), "a plan");
-  EXPECT_TRUE(Has("report.html"));
+  EXPECT_THAT(Read("report.html"), HasSubstr(R"("state":{"phase":"ended","why":"","step":15,)"
+                                             R"("steps":15,"epoch":3,"epochs":3,)"));
   EXPECT_EQ(script_.closed, OkStatus());
+}
+
+// Also where the checkpoint to go on from cannot be read any more, or the model not be written.
+TEST_F(TrainingTest, TheReportSaysWhatTheProcessEndsWithAfterItsTrainingToo) {
+  script_.fails = {{3, Unavailable("worker-2 lost")}};
+  script_.again = {1};
+  script_.begin_again = Unavailable("worker-2 did not come back").From(Origin::kPeers);
+  EXPECT_EQ(Train(), *script_.begin_again);
+  EXPECT_THAT(Read("report.html"),
+              HasSubstr(R"("phase":"failed","why":"worker-2 did not come back","step":2,)"));
+  std::filesystem::remove_all(output());
+  script_.begin_again.reset();
+  std::filesystem::create_directories(output() + "/model.safetensors/in the way");
+  const Status end = Train();
+  EXPECT_FALSE(end.ok());
+  EXPECT_THAT(Read("report.html"), HasSubstr(R"("state":{"phase":"failed","why":")"));
+  EXPECT_THAT(Read("report.html"), HasSubstr("model.safetensors"));
 }
 
 // Each begins at the newest checkpoint, and the lines behind it are told again.
@@ -250,6 +270,9 @@ TEST_F(TrainingTest, AStoppedJobSavesAndIsNotDone) {
   EXPECT_THAT(script_.saved, ElementsAre(3));
   EXPECT_EQ(Model(), 3);
   EXPECT_FALSE(IsFinal(3));
+  EXPECT_THAT(
+      Read("report.html"),
+      HasSubstr(R"("phase":"stopped","why":"asked to stop at step 3; run again to go on")"));
   EXPECT_EQ(script_.closed->origin(), Origin::kStop);
 }
 
@@ -259,7 +282,9 @@ TEST_F(TrainingTest, AnErrorOfAStepEndsTheJobWithItAndTheReportStays) {
   EXPECT_EQ(Train(), why);
   EXPECT_EQ(script_.closed, why);
   EXPECT_EQ(Model(), -1);
-  EXPECT_TRUE(Has("report.html"));
+  EXPECT_THAT(Read("report.html"),
+              HasSubstr(R"("phase":"failed","why":"example 4711: label 12, but 10 classes",)"
+                        R"("step":6,"steps":15,"epoch":2,"epochs":3)"));
   EXPECT_FALSE(IsFinal(5));
 }
 
@@ -276,6 +301,7 @@ TEST_F(TrainingTest, NumbersThatAreNotFiniteLeaveNoModel) {
   const Status end = Train();
   EXPECT_EQ(end.origin(), Origin::kNumbers);
   EXPECT_THAT(end.message(), HasSubstr("step 7: output `loss` is not finite"));
+  EXPECT_THAT(Read("report.html"), HasSubstr(R"("phase":"failed","why":")" + end.message()));
   EXPECT_EQ(Model(), -1);
   EXPECT_FALSE(IsFinal(5));
 }
@@ -286,7 +312,10 @@ TEST_F(TrainingTest, EarlyStoppingEndsItAndTheReportSaysWhy) {
   EXPECT_THAT(script_.saved, ElementsAre(5, 10));
   EXPECT_EQ(Model(), 10);
   EXPECT_TRUE(IsFinal(10));
-  EXPECT_THAT(Read("report.html"), HasSubstr("loss has not been better than 1.0000"));
+  EXPECT_THAT(
+      Read("report.html"),
+      HasSubstr(
+          R"("phase":"ended","why":"stopped early: step 10: loss has not been better than 1.0000)"));
 }
 
 TEST_F(TrainingTest, TheBestEpochsWeightsAreTheModelAlsoOfAResumedJob) {
