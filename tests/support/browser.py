@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -24,7 +25,7 @@ class Browser:
 
     def __init__(self, timeout=60):
         self.timeout = timeout
-        self.profile = tempfile.TemporaryDirectory()
+        self.profile = tempfile.mkdtemp()
         theirs, self.to = os.pipe()
         self.back, back = os.pipe()
 
@@ -36,8 +37,8 @@ class Browser:
 
         self.child = subprocess.Popen(
             [BROWSER, "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             "--hide-scrollbars", "--no-first-run", "--force-device-scale-factor=1", f"--user-data-dir={self.profile.name}"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=False, preexec_fn=pipes)
+             "--hide-scrollbars", "--no-first-run", "--force-device-scale-factor=1", f"--user-data-dir={self.profile}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=False, preexec_fn=pipes, start_new_session=True)
         os.close(theirs)
         os.close(back)
         self.read = b""
@@ -50,11 +51,14 @@ class Browser:
             self.send(domain + ".enable")
 
     def close(self):
-        self.child.kill()
+        os.killpg(self.child.pid, signal.SIGKILL)
         self.child.wait()
         os.close(self.to)
         os.close(self.back)
-        self.profile.cleanup()
+        # Its own children are gone a moment later, and write until then.
+        deadline = time.monotonic() + self.timeout
+        while os.path.exists(self.profile):
+            shutil.rmtree(self.profile, ignore_errors=time.monotonic() < deadline)
 
     def _message(self, deadline):
         while b"\0" not in self.read:
