@@ -43,7 +43,10 @@ class Checker {
     const bool axes = Clean({"mesh"});
     if (axes) Layouts();
     if (axes && Clean({"layout", "model"})) UnusedAxes();
-    if (axes && Clean({"layout.inputs", "data.batch", "data.uneven"})) BatchDivides();
+    if (Clean({"data.batch", "train.accumulate"})) Parts();
+    if (axes && Clean({"layout.inputs", "data.batch", "data.uneven", "train.accumulate"})) {
+      BatchDivides();
+    }
     if (Clean({"data.repeat", "train"})) Epochs();
     if (Clean({"data.test", "train"})) Validation();
     if (Clean({"metrics", "train"})) Stopping();
@@ -252,6 +255,14 @@ class Checker {
     }
   }
 
+  void Parts() {
+    const int64_t parts = program_.train.accumulate;
+    if (parts <= program_.data.batch) return;
+    problems_.Add(At("train.accumulate"), Path("train.accumulate"),
+                  "expected at most data.batch, " + std::to_string(program_.data.batch) +
+                      ", parts of at least one example, got: " + std::to_string(parts));
+  }
+
   void BatchDivides() {
     if (program_.data.uneven.value_or(false)) return;
     const LayoutSpecs specs = InputSpecs(program_, Components(program_).front(), -1);
@@ -262,11 +273,17 @@ class Checker {
         if (known.name == axis) shards *= known.size;
       }
     }
-    if (program_.data.batch % shards == 0) return;
-    problems_.Add(At("data.batch"), Path("data.batch"),
-                  "expected a multiple of " + std::to_string(shards) + ", the size of axis `" +
-                      specs[0] +
-                      "` (or data.uneven: true), got: " + std::to_string(program_.data.batch));
+    const int64_t batch = program_.data.batch, parts = program_.train.accumulate;
+    const std::string axis = std::to_string(shards) + ", the size of axis `" + specs[0] +
+                             "` (or data.uneven: true), got: ";
+    if (batch % shards != 0) {
+      problems_.Add(At("data.batch"), Path("data.batch"),
+                    "expected a multiple of " + axis + std::to_string(batch));
+    } else if (shards > 1 && parts <= batch && batch % (shards * parts) != 0) {
+      problems_.Add(At("train.accumulate"), Path("train.accumulate"),
+                    "expected parts of data.batch, " + std::to_string(batch) +
+                        ", each of a multiple of " + axis + Count(parts, "part"));
+    }
   }
 
   Problems& problems_;

@@ -214,6 +214,11 @@ std::vector<std::string> Components(const Program& program) {
   return source == nullptr ? Entry{}.components : source->components;
 }
 
+int64_t PartOfBatch(const Program& program) {
+  const int64_t parts = std::max<int64_t>(1, program.train.accumulate);
+  return (program.data.batch + parts - 1) / parts;
+}
+
 LayoutSpecs InputSpecs(const Program& program, const std::string& input, int rank) {
   const auto given = program.layout.inputs.find(input);
   if (given != program.layout.inputs.end()) return given->second;

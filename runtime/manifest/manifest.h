@@ -77,6 +77,8 @@ void CheckProgram(Problems& problems, const Program& program, const ReadOptions&
 std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer);
 // What the components of the program's batches are called, in their order, as its source says.
 std::vector<std::string> Components(const Program& program);
+// Examples that are computed at once: a batch, or a part of one (train.accumulate).
+int64_t PartOfBatch(const Program& program);
 // The numbers of a text's characters, as the source `text` of data.train has them. Errors:
 // kInvalidArgument: another source; a text without a character, or with one that its alphabet
 // lacks.

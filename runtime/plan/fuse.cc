@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/internal.h"
 #include "runtime/plan/step_graph.h"
+#include "runtime/program/parts.h"
 #include "runtime/program/registry.h"
 
 namespace meshtrain::plan {
@@ -92,6 +93,8 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
   }
   StepGraph graph(local, OrderBeyondValues(local, guards, options.recorded_order));
   std::vector<bool> fusable(local.ops.size(), false);
+  std::vector<int64_t> parts;
+  for (const Op& op : local.ops) parts.push_back(program::PartOf(op));
   int last_bucket_op = -1;
   int64_t bucket_bytes = 0;
   const int64_t full = options.overlap
@@ -102,6 +105,7 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     if (op.kind != "all_reduce" || options.bucket_bytes <= 0) return;
     const program::TensorType& type = local.type(op.results[0]);
     const bool same = last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
+                      parts[last_bucket_op] == parts[index] &&
                       local.type(local.ops[last_bucket_op].results[0]).dtype == type.dtype;
     const bool has_room = bucket_bytes < full || type.rank() == 0;
     // What a bucket holds is sent at once, so nothing in it may need another's result.
@@ -132,6 +136,7 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
       const auto join = [&](int producer) {
         if (producer < 0 || !fusable[producer]) return;
         if (local.type(local.ops[producer].results[0]).dims != domain) return;
+        if (parts[index] != 0 && parts[producer] != parts[index]) return;
         const int into = graph.NodeOf(producer);
         const int from = graph.NodeOf(index);
         if (into == from || graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) {

@@ -2,6 +2,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/plan/internal.h"
+#include "runtime/program/parts.h"
 
 namespace meshtrain::plan {
 namespace {
@@ -20,6 +21,22 @@ std::string Ports(const std::string& title, const std::vector<std::string>& name
                         HumanBytes(shard.num_bytes()));
   }
   return text;
+}
+
+// Of a step that computes its batch in parts, what stays from one to the next; "": it does not.
+std::string PartsText(const program::Program& local) {
+  int64_t parts = 1, bytes = 0;
+  for (const program::Op& op : local.ops) {
+    parts = std::max(parts, program::PartOf(op));
+    if (program::SumsGradients(op) && program::PartOf(op) == 2) {
+      bytes += local.type(op.results[0]).num_bytes();
+    }
+  }
+  if (parts == 1) return "";
+  return fmt::format("parts        {} of a batch, one after the other", parts) +
+         (bytes == 0
+              ? "\n"
+              : fmt::format("; sums of gradients {} a device, of the arena\n", HumanBytes(bytes)));
 }
 
 std::string Duration(double seconds) {
@@ -72,6 +89,7 @@ std::string Plan::Report() const {
       fmt::format("memory       peak {} a device = states {} + inputs {} + outputs {} + arena {}\n",
                   HumanBytes(peak_bytes), HumanBytes(state_bytes), HumanBytes(input_bytes),
                   HumanBytes(output_bytes), HumanBytes(arena_bytes));
+  text += PartsText(program);
   text += fmt::format("hash         {:016x}\n", hash);
   return text;
 }

@@ -74,7 +74,8 @@ data::PipelineSpec TestPipeline(const manifest::Program& program) {
 data::PipelineSpec PredictPipeline(const manifest::Program& program, data::MemoryArrays features) {
   data::PipelineSpec out{.source = {.from = std::move(features)}};
   AddCommonStages(program.data, &out);
-  out.stages.emplace_back(data::BatchStage{program.data.batch, /*drop_remainder=*/false});
+  out.stages.emplace_back(
+      data::BatchStage{manifest::PartOfBatch(program), /*drop_remainder=*/false});
   return out;
 }
 

@@ -90,6 +90,7 @@ Result<Declared> Declared::Create(const Program& program) {
   recipe.optimizer = MakeOptimizer(program.optimizer);
   for (const std::string& name : program.metrics) recipe.metrics.push_back(MetricOf(name));
   recipe.seed = program.seed;
+  recipe.accumulate = program.train.accumulate;
   for (const manifest::LayoutRule& rule : program.layout.rules) {
     MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs)
                            .At(manifest::At(program.file, rule.spot.place, "") + "layout.rules"));
@@ -238,7 +239,14 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
     if (type.rank() > 0) type.dims[0] = program_.data.batch;
   }
   if (chosen_->types == types) return chosen_->states;
-  MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(recipe_, types));
+  // Of one part of a batch: the parts are alike.
+  train::Recipe part = recipe_;
+  part.accumulate = 1;
+  std::vector<mesh::TensorType> part_types = types;
+  for (mesh::TensorType& type : part_types) {
+    if (type.rank() > 0) type.dims[0] = manifest::PartOfBatch(program_);
+  }
+  MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(part, part_types));
   std::vector<sharding::StateGroup> groups;
   for (const nn::Parameter& weight : programs.parameters) {
     if (weight.layout() || weight.type().rank() == 0) continue;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <set>
 
 #include "runtime/base/text.h"
+#include "runtime/program/parts.h"
 
 namespace meshtrain::train {
 
@@ -14,9 +16,11 @@ using program::ReduceSum;
 
 namespace {
 
-struct Forward {
-  Value objective;  // the gradient's
-  Value loss;       // the report's
+// What is recorded of a batch.
+struct Recorded {
+  Value objective;  // the newest part's, for the gradient
+  Value loss;       // the report's, of all parts so far, as the metrics are
+  std::vector<Value> metrics;
   int64_t classes = 0;
 };
 
@@ -52,20 +56,80 @@ Result<size_t> PlaceOf(const Recipe& recipe, std::string_view what, const std::s
                          Join(names, ", ") + ", got: " + name);
 }
 
-// Records the model, the loss and the metrics on the batch's components. Errors: the builder's;
-// labels that do not fit; a component that is not there.
-Result<Forward> Record(const Recipe& recipe, Builder& b, std::span<const TensorType> types,
-                       bool training) {
+Value Plus(const Value& sum, const Value& more) { return sum.valid() ? sum + more : more; }
+Value Times(const Value& mean, double share) { return share == 1 ? mean : mean * share; }
+
+// A batch's components, and those of each of its parts.
+struct Batch {
+  int64_t examples = 1;
+  std::vector<std::vector<Value>> parts;
+  // Of all examples, those in the part.
+  double ShareOf(size_t part) const {
+    if (parts.size() == 1) return 1;
+    return static_cast<double>(parts[part][0].dims()[0]) / static_cast<double>(examples);
+  }
+};
+
+// Example e goes to part e % count: where devices split the batch, parts are made of what each of
+// them has.
+void AddParts(const Value& component, int64_t count, Batch& batch) {
+  program::Dims dims = component.dims();
+  const int64_t examples = dims[0], rows = (examples + count - 1) / count;
+  program::Dims none(dims.size(), 0), missing = none;
+  missing[0] = rows * count - examples;
+  const Value whole = missing[0] == 0 ? component : program::Pad(component, none, missing);
+  dims[0] = rows;
+  dims.insert(dims.begin() + 1, count);
+  const Value table = program::Reshape(whole, dims);
+  for (int64_t i = 0; i < count; ++i) {
+    program::Dims starts(dims.size(), 0), sizes = dims;
+    starts[1] = i;
+    sizes[1] = 1;
+    sizes[0] = (examples - i + count - 1) / count;
+    const Value part = program::Slice(table, starts, sizes);
+    sizes.erase(sizes.begin() + 1);
+    batch.parts[i].push_back(program::Reshape(part, sizes));
+  }
+}
+
+// Errors: kInvalidArgument, of components that are no examples, or not as many.
+Result<Batch> InputsOf(const Recipe& recipe, Builder& b, std::span<const TensorType> types) {
   if (types.size() != recipe.components.size()) {
     return InvalidArgument("expected batches of " + Join(recipe.components, ", ") +
                            ", got: " + std::to_string(types.size()) + " components");
   }
-  MT_ASSIGN_OR_RETURN(const size_t label, PlaceOf(recipe, "labels", recipe.labels));
-  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, ModelInputs(recipe));
   std::vector<Value> values;
   for (size_t i = 0; i < types.size(); ++i) {
     values.push_back(b.Input(recipe.components[i], types[i]));
   }
+  if (recipe.accumulate == 1) return Batch{.parts = {std::move(values)}};
+  std::vector<std::string> all;
+  bool even = true;
+  for (size_t i = 0; i < types.size(); ++i) {
+    all.push_back(recipe.components[i] + " " + types[i].ToString());
+    even = even && types[i].rank() > 0 && types[i].dims[0] == types[0].dims[0];
+  }
+  if (!even) {
+    return InvalidArgument("accumulate: expected components [N, ...] of the same N, got: " +
+                           Join(all, ", "));
+  }
+  Batch batch{.examples = types[0].dims[0]};
+  const int64_t count = std::clamp(batch.examples, int64_t{1}, recipe.accumulate);
+  if (count == 1) {
+    batch.parts = {std::move(values)};
+    return batch;
+  }
+  batch.parts.resize(count);
+  for (const Value& value : values) AddParts(value, count, batch);
+  return batch;
+}
+
+// Records the model, the loss and the metrics on the components of a part, the share of the batch
+// that it is. Errors: the builder's; labels that do not fit; a component that is not there.
+Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& values, double share,
+                  bool last, bool training, Recorded& out) {
+  MT_ASSIGN_OR_RETURN(const size_t label, PlaceOf(recipe, "labels", recipe.labels));
+  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, ModelInputs(recipe));
   const Value y = values[label];
   Value predictions;
   {
@@ -74,34 +138,92 @@ Result<Forward> Record(const Recipe& recipe, Builder& b, std::span<const TensorT
     for (const size_t place : places) inputs.push_back(values[place]);
     predictions = (*recipe.model)(inputs);
   }
-  Forward out;
   MT_RETURN_IF_ERROR(b.status());
-  MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(types[label], predictions.type()));
+  MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(y.type(), predictions.type()));
   out.classes = recipe.loss.Classes(predictions.type());
   const Value per_example = recipe.loss.PerExample(y, predictions);
   if (recipe.loss.reduction == LossReduction::kMean) {
-    out.objective = out.loss = ReduceMean(per_example);
+    out.objective = Times(ReduceMean(per_example), share);
+    out.loss = Plus(out.loss, out.objective);
   } else {
     out.objective = ReduceSum(per_example);
-    out.loss = out.objective /
-               static_cast<double>(std::max<int64_t>(1, per_example.type().num_elements()));
+    const auto elements =
+        static_cast<double>(std::max<int64_t>(1, per_example.type().num_elements()));
+    out.loss = Plus(out.loss, Times(out.objective / elements, share));
   }
   for (const Parameter& parameter : recipe.model->parameters()) {
-    if (!parameter.regularizer()) continue;
+    if (!last || !parameter.regularizer()) continue;  // once for the batch
     const Value penalty = parameter.regularizer()->Record(parameter);
     if (!penalty.valid()) continue;
     out.objective = out.objective + penalty;
     out.loss = out.loss + penalty;
   }
-  b.Output(std::string(kLossName), out.loss);
-  for (const Metric& metric : recipe.metrics) {
-    b.Output(metric.name, metric.of_batch(y, predictions, recipe.loss));
+  out.metrics.resize(recipe.metrics.size());
+  for (size_t i = 0; i < recipe.metrics.size(); ++i) {
+    const Value mean = recipe.metrics[i].of_batch(y, predictions, recipe.loss);
+    out.metrics[i] = Plus(out.metrics[i], Times(mean, share));
   }
-  return out;
+  return OkStatus();
 }
 
 bool Uses(const Builder& b, const program::Variable& variable) {
   return std::find(b.variables().begin(), b.variables().end(), variable) != b.variables().end();
+}
+
+// The whole batch, a part after the other; `after_part` is told of each.
+template <typename AfterPart>
+Result<Recorded> Record(const Recipe& recipe, Builder& b, std::span<const TensorType> types,
+                        bool training, const AfterPart& after_part) {
+  MT_ASSIGN_OR_RETURN(const Batch batch, InputsOf(recipe, b, types));
+  Recorded out;
+  for (size_t i = 0; i < batch.parts.size(); ++i) {
+    std::optional<Builder::NameScope> scope;
+    if (batch.parts.size() > 1) scope.emplace(b, program::PartScope(static_cast<int64_t>(i) + 1));
+    const bool last = i + 1 == batch.parts.size();
+    MT_RETURN_IF_ERROR(
+        RecordPart(recipe, b, batch.parts[i], batch.ShareOf(i), last, training, out));
+    MT_RETURN_IF_ERROR(after_part(out, last));
+  }
+  b.Output(std::string(kLossName), out.loss);
+  for (size_t i = 0; i < recipe.metrics.size(); ++i) {
+    b.Output(recipe.metrics[i].name, out.metrics[i]);
+  }
+  return out;
+}
+
+// The gradients of a batch, to which each part adds its own.
+class Gradients {
+ public:
+  explicit Gradients(std::span<const Parameter> weights) {
+    for (const Parameter& weight : weights) {
+      if (!weight.trainable()) continue;
+      trained_.push_back(weight);
+      variables_.push_back(weight);
+    }
+  }
+  void Add(Builder& b, const Value& objective) {
+    std::vector<Value> made = b.Gradient(objective, variables_);
+    if (sums_.empty()) {
+      sums_ = std::move(made);
+      return;
+    }
+    const Builder::NameScope scope(b, program::kSumOfGradients);
+    for (size_t i = 0; i < made.size(); ++i) sums_[i] = sums_[i] + made[i];
+  }
+  void Apply(Optimizer& optimizer) const { optimizer.Apply(trained_, sums_); }
+
+ private:
+  std::vector<Parameter> trained_;
+  std::vector<program::Variable> variables_;
+  std::vector<Value> sums_;  // empty: of no part yet
+};
+
+Result<Program> EvalStep(const Recipe& recipe, std::span<const TensorType> types) {
+  Builder b("eval_step");
+  const Builder::Scope scope(b);
+  const auto nothing = [](const Recorded&, bool) { return OkStatus(); };
+  MT_RETURN_IF_ERROR(Record(recipe, b, types, /*training=*/false, nothing).status());
+  return b.Build();
 }
 
 }  // namespace
@@ -158,6 +280,11 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   if (recipe.model == nullptr || recipe.loss.function == nullptr || recipe.optimizer == nullptr) {
     return InvalidArgument("BuildPrograms: a recipe needs a model, a loss and an optimizer");
   }
+  if (recipe.accumulate < 1 || recipe.accumulate > kMostParts) {
+    return InvalidArgument("accumulate: expected a number of parts from 1 to " +
+                           std::to_string(kMostParts) +
+                           ", got: " + std::to_string(recipe.accumulate));
+  }
   std::set<std::string> outputs = {std::string(kLossName)};
   for (const Metric& metric : recipe.metrics) {
     if (!outputs.insert(metric.name).second) {
@@ -170,24 +297,38 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   {
     Builder b("train_step");
     Builder::Scope scope(b);
-    MT_ASSIGN_OR_RETURN(const Forward forward, Record(recipe, b, types, /*training=*/true));
-    // The first error is what helps; what follows would be about values that are not there.
-    MT_RETURN_IF_ERROR(b.status());
-    out.classes = forward.classes;
-    out.parameters = recipe.model->parameters();
-    MT_RETURN_IF_ERROR(recipe.layouts.Apply(out.parameters));
-    recipe.optimizer->Minimize(forward.objective, out.parameters);
+    std::optional<Gradients> gradients;
+    const auto add_gradients = [&](const Recorded& recorded, bool last) -> Status {
+      // The first error is what helps; what follows would be about values that are not there.
+      MT_RETURN_IF_ERROR(b.status());
+      if (!gradients) {
+        out.parameters = recipe.model->parameters();
+        MT_RETURN_IF_ERROR(recipe.layouts.Apply(out.parameters));
+        gradients.emplace(out.parameters);
+      }
+      gradients->Add(b, recorded.objective);
+      MT_RETURN_IF_ERROR(b.status());
+      if (!last && Uses(b, recipe.step)) program::AssignAdd(recipe.step, 1);
+      return OkStatus();
+    };
+    MT_ASSIGN_OR_RETURN(const Recorded recorded,
+                        Record(recipe, b, types, /*training=*/true, add_gradients));
+    out.classes = recorded.classes;
+    gradients->Apply(*recipe.optimizer);
     MT_RETURN_IF_ERROR(b.status());
     counts_steps = Uses(b, recipe.step);
     if (counts_steps) program::AssignAdd(recipe.step, 1);
     MT_ASSIGN_OR_RETURN(out.train_step, b.Build());
   }
-  {
-    Builder b("eval_step");
-    Builder::Scope scope(b);
-    MT_RETURN_IF_ERROR(Record(recipe, b, types, /*training=*/false).status());
-    MT_ASSIGN_OR_RETURN(out.eval_step, b.Build());
+  MT_ASSIGN_OR_RETURN(out.eval_step, EvalStep(recipe, types));
+  if (recipe.accumulate == 1) {
     out.rows = RowsOf(out.eval_step);
+  } else {
+    // No part's ids are all of an input's.
+    Recipe whole = recipe;
+    whole.accumulate = 1;
+    MT_ASSIGN_OR_RETURN(const Program eval_step, EvalStep(whole, types));
+    out.rows = RowsOf(eval_step);
   }
   out.slots = recipe.optimizer->slots();
   if (counts_steps) out.slots.push_back(recipe.step);

@@ -31,6 +31,9 @@ inline constexpr std::string_view kInputName = "x";
 inline constexpr std::string_view kLabelName = "y";
 inline constexpr std::string_view kLossName = "loss";
 
+// Each part's ops are recorded and planned anew.
+inline constexpr int64_t kMostParts = 64;
+
 struct Recipe {
   // A batch's components, in their order.
   std::vector<std::string> components = {std::string(kInputName), std::string(kLabelName)};
@@ -43,7 +46,13 @@ struct Recipe {
   std::vector<Metric> metrics;
   nn::LayoutMap layouts;  // rules for the weights that have no layout of their own
   int64_t seed = 0;       // of initial values and dropout
-  // Counts training steps for dropout; a state only where a layer reads it.
+  // Each batch is computed in so many parts, one after the other, and the weights change once, by
+  // the gradient of the whole batch: part i of n has the examples i, i + n, i + 2n, ... Less memory
+  // is used at once, and all that a step gives and changes is as without, but for rounding and what
+  // layers themselves take from the examples of one call: batch normalisation's statistics are a
+  // part's, and dropout draws anew for each. From 1 to kMostParts.
+  int64_t accumulate = 1;
+  // Counts training steps for dropout, each part as one; a state only where a layer reads it.
   Parameter step{
       "step", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}};
 };

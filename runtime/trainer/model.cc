@@ -136,7 +136,8 @@ Status Model::Compile(CompileOptions options) {
                     .optimizer = std::move(options.optimizer),
                     .metrics = std::move(options.metrics),
                     .layouts = mesh == nullptr ? nn::LayoutMap() : mesh->layouts(),
-                    .seed = options.seed});
+                    .seed = options.seed,
+                    .accumulate = options.accumulate});
   engine_->Compile(*recipe);
   recipe_ = std::move(recipe);
   prepared_ = false;

@@ -54,6 +54,9 @@ struct CompileOptions {
   std::string labels = "y";                 // the data's component that the loss compares with
   // The components that the model takes, in this order; none: all but the labels.
   std::vector<std::string> inputs = {};
+  // Parts that each batch is computed in, one after the other, for one change of the weights
+  // (train::Recipe).
+  int64_t accumulate = 1;
 };
 
 // x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.

@@ -88,6 +88,13 @@ std::vector<Field> TrainFields() {
                   .fallback = "1",
                   .shows = Shows::kLoop,
                   .sample = "3"}),
+      field::Int("accumulate", &Train::accumulate, {.least = 1, .most = 64},
+                 {.about = "Parts that each batch is computed in, one after the other. Their "
+                           "gradients are added up, and the weights change once: the step is that "
+                           "of the whole batch, and needs less memory.",
+                  .fallback = "1",
+                  .shows = Shows::kPlan,
+                  .sample = "2"}),
       field::Own<Train>("validation", "true, false, or a map", ReadValidation, WriteValidation,
                         {.about = "Whether and how data.test is looked at between epochs.",
                          .fallback = "true where there is data.test",
