@@ -147,6 +147,17 @@ Value CumSum(const Operand& a, int64_t axis, bool exclusive = false, bool revers
 Value Gather(const Operand& table, const Operand& ids, int64_t axis = 0);
 // a with updates[P..., N..., S...] added where ids [N...] say along `axis`; equal ids add up.
 Value ScatterAdd(const Operand& a, const Operand& ids, const Operand& updates, int64_t axis = 0);
+// a with updates[P..., N..., S...] in the place of its own elements where ids [N...] say along
+// `axis`. Of equal ids the last one counts (in row-major order), under every layout; the gradient
+// goes to the updates that count, and to what is left of a.
+Value ScatterSet(const Operand& a, const Operand& ids, const Operand& updates, int64_t axis = 0);
+// a [P..., V, S...] and ids [P..., N, S...] -> [P..., N, S...]: along `axis`, each row of a has ids
+// of its own.
+//   [[10, 11, 12], [20, 21, 22]] with [[2, 0], [1, 1]] along 1 -> [[12, 10], [21, 21]]
+Value TakeAlong(const Operand& a, const Operand& ids, int64_t axis);
+// a with updates [P..., N, S...] added where ids [P..., N, S...] say along `axis`, each row's in
+// that row; equal ids add up. A number outside gives NaN in its row.
+Value AddAlong(const Operand& a, const Operand& ids, const Operand& updates, int64_t axis);
 // updates [N..., S...] with ids [N...] -> [segments, S...]: the sum of each id's updates.
 Value SegmentSum(const Operand& updates, const Operand& ids, int64_t segments);
 
@@ -169,6 +180,20 @@ Value CountBeyond(const Operand& a, double limit);
 // The largest, or the least; a NaN before either.
 Value ArgMax(const Operand& a, int64_t axis);
 Value ArgMin(const Operand& a, int64_t axis);
+
+// --- in order (ops/sort.cc): along `axis`, which a split layout gathers; of numbers. A NaN is
+// larger than every number, 0 and -0 are equal, and of equal elements the one that stood first
+// comes first: the same on every backend, also where the largest come first (`descending`).
+//   [3, NaN, 1, 3] -> [1, 3, 3, NaN], from [2, 0, 3, 1]; descending [NaN, 3, 3, 1], from [1, 0, 3, 2]
+Value Sort(const Operand& a, int64_t axis = -1, bool descending = false);
+Value ArgSort(const Operand& a, int64_t axis = -1,
+              bool descending = false);  // where they stood, i64
+// The k largest along `axis`, the largest first, and where they stand (i64): [..., V, ...] -> twice
+// [..., k, ...], k of 1 to V. The first index is ArgMax's. Gradients go to what was chosen.
+struct Top {
+  Value values, indices;
+};
+Top TopK(const Operand& a, int64_t k, int64_t axis = -1);
 
 // --- losses and indices (ops/index.cc)
 Value Softmax(const Operand& logits);  // over the last dimension

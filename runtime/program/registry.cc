@@ -37,6 +37,7 @@ const Registry& Registry::Standard() {
     RegisterShapeOps(r);
     RegisterCutOps(r);
     RegisterGatherOps(r);
+    RegisterSortOps(r);
     RegisterReduceOps(r);
     RegisterIndexOps(r);
     RegisterRandomOps(r);

@@ -32,72 +32,6 @@ using testing::StepInput;
 
 double Tolerance(DType dtype) { return dtype == DType::kF32 ? 2e-6 * 8 : 1e-13 * 8; }
 
-// Programs of several ops: what one row of the table of ops cannot say.
-struct SmallProgram {
-  std::string name;
-  // Records into the current builder, from `x` f[6,5], `y` f[6,5], `row` f[5], `column` f[6,1],
-  // `one` f[], `b` bool[6,5], `labels` i64[6], `step` i64[].
-  std::function<std::vector<Value>(std::map<std::string, Value>& in)> record;
-};
-
-std::vector<SmallProgram> SmallPrograms() {
-  using namespace program;  // NOLINT: the ops
-  using In = std::map<std::string, Value>;
-  return {
-      {"bad_labels",
-       [](In& v) {
-         return std::vector<Value>{SparseSoftmaxCrossEntropy(v["x"], v["labels"] + 4.0),
-                                   SparseSoftmaxCrossEntropy(v["x"], v["labels"] - 1.0)};
-       }},
-      {"bad_ids",
-       [](In& v) {
-         return std::vector<Value>{
-             Gather(v["x"], v["labels"] + 4.0), Gather(v["x"], v["labels"] - 1.0, 1),
-             SegmentSum(v["x"], v["labels"], 2), SegmentSum(v["x"], v["labels"], 3)};
-       }},
-      {"dropout",
-       [](In& v) {
-         return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]),
-                                   Dropout(v["x"], 0.0, 7, 3.0)};
-       }},
-      {"gradients",
-       [](In& v) {
-         Value x = v["x"], y = v["y"], row = v["row"];
-         Builder& b = *x.builder();
-         const Value h = Relu(MatMul(x, y, false, true) + ReduceSum(row));
-         const Value loss =
-             ReduceMean(SparseSoftmaxCrossEntropy(h + Tanh(h) * Sigmoid(h), v["labels"])) +
-             ReduceMax(Square(x) * Exp(-Abs(y))) + ReduceSum(Select(v["b"], x * row, y));
-         const Value wrt[] = {x, y, row};
-         std::vector<Value> g = b.Gradient(loss, wrt);
-         g.push_back(loss);
-         return g;
-       }},
-      // The pairs that a chain may join into one loop, with vectors, rows and scalars in every
-      // place.
-      {"chains",
-       [](In& v) {
-         Value x = v["x"], y = v["y"], r = v["row"], c = v["column"], s = v["one"];
-         return std::vector<Value>{x * 0.9 + y * 0.1,
-                                   0.9 * x - y,
-                                   y - 0.9 * x,
-                                   x * s + r,
-                                   r - c * x,
-                                   x * y - s,
-                                   Square(x) * 0.001 + y * 0.999,
-                                   x * x * s,
-                                   Sqrt(Abs(x)) + 1e-7,
-                                   Sqrt(Abs(x) * 2.0) + s,
-                                   y - 0.001 * x / (Sqrt(Square(y) * 0.5) + 1e-7),
-                                   y * Cast(Greater(x, 0.0), DType::kF32),
-                                   Cast(Greater(x, r), DType::kF32) * 3.0,
-                                   Square(x * y) * r,
-                                   (x + y) * (x + y) * (x - y),
-                                   x * y + x * y};
-       }},
-  };
-}
-
 // `f` is `dtype`.
 Program Record(const SmallProgram& c, DType dtype) {
   Builder b(c.name);
@@ -326,6 +260,13 @@ TEST_P(BackendSuite, LargeTensorsAgreeWithTheInterpreter) {
   b.Output("deep", ReduceSum(deep, {0}));
   b.Output("top", ReduceMax(deep, {0}));
   b.Output("best", ArgMax(x, 1));
+  b.Output("order", ArgSort(x, 1));
+  b.Output("columns", Sort(y, 0, true));
+  b.Output("ten", TopK(x, 10).values);
+  const Value numbers = ArgSort(y, 1);
+  b.Output("along", AddAlong(y, numbers, x, 1) + TakeAlong(x, numbers, 1));
+  b.Output("set", ScatterSet(x, Slice(ArgSort(column, 0), {0, 0}, {200, 1}),
+                             Slice(Reshape(y, {331, 1, 257}), {0, 0, 0}, {200, 1, 257})));
   b.Output("turned", Transpose(x, {1, 0}));
   b.Output("softmax", Softmax(x));
   b.Output("random", StatelessUniform({311, 123}, {4, 5}));
@@ -450,6 +391,9 @@ TEST_P(BackendSuite, EmptyTensorsAreFine) {
   b.Output("zeros", MatMul(x, x, true, false));
   b.Output("joined", Concat({x, Transpose(y, {1, 0})}, 0));
   b.Output("softmax", Softmax(x));
+  b.Output("order", ArgSort(x, 1));
+  b.Output("values", Sort(x, 0));
+  b.Output("set", ScatterSet(y, Iota({0}, 0), Reshape(x, {0, 3})));
   const Program program = *b.Build();
   const StepInput input = InputFor(program, 3);
   const auto got = RunPlan(*backend, PlanOf(program, "", {}), input);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <span>
 #include <vector>
@@ -16,6 +17,7 @@ using mesh::Layout;
 using mesh::Mesh;
 using mesh::TensorType;
 using program::Program;
+using program::Value;
 using sharding::Given;
 using testing::Array;
 using testing::StepInput;
@@ -43,6 +45,114 @@ Array Numbers(const TensorType& type, uint64_t seed) {
 }
 
 }  // namespace
+
+std::vector<SmallProgram> SmallPrograms() {
+  using namespace program;  // NOLINT: the ops
+  using In = std::map<std::string, Value>;
+  return {
+      {"bad_labels",
+       [](In& v) {
+         return std::vector<Value>{SparseSoftmaxCrossEntropy(v["x"], v["labels"] + 4.0),
+                                   SparseSoftmaxCrossEntropy(v["x"], v["labels"] - 1.0)};
+       }},
+      {"bad_ids",
+       [](In& v) {
+         return std::vector<Value>{
+             Gather(v["x"], v["labels"] + 4.0), Gather(v["x"], v["labels"] - 1.0, 1),
+             SegmentSum(v["x"], v["labels"], 2), SegmentSum(v["x"], v["labels"], 3)};
+       }},
+      {"bad_ids_of_rows",
+       [](In& v) {
+         const Value x = v["x"], y = v["y"], labels = v["labels"];
+         const Value ids = BroadcastTo(ExpandDims(labels, 1), {6, 5});
+         return std::vector<Value>{TakeAlong(x, ids + 3.0, 1), AddAlong(x, ids - 1.0, y, 1),
+                                   AddAlong(x, ids, y, 1), ScatterSet(x, labels + 4.0, y),
+                                   ScatterSet(x, labels - 1.0, y)};
+       }},
+      // Equal ids, near each other and far apart.
+      {"set_again_and_again",
+       [](In& v) {
+         const Value x = v["x"], y = v["y"], labels = v["labels"];
+         const Value set = ScatterSet(x, labels * 2.0, y);
+         const Value columns = ScatterSet(x, labels, Concat({y, v["column"]}, 1), 1);
+         const Value wrt[] = {x, y};
+         std::vector<Value> all =
+             x.builder()->Gradient(ReduceSum(Square(set)) + ReduceSum(columns * x), wrt);
+         all.push_back(set);
+         all.push_back(columns);
+         return all;
+       }},
+      // NaN, both zeros and infinities, each several times among equals.
+      {"order",
+       [](In& v) {
+         const Value x = v["x"], y = v["y"];
+         const double nan = std::numeric_limits<double>::quiet_NaN();
+         const double infinity = std::numeric_limits<double>::infinity();
+         const Value some = Select(Greater(y, 1.5), nan, Floor(x * 2.0) * 0.5);
+         const Value odd = Select(Less(y, -1.2), infinity, Select(Greater(x, 1.0), -0.0, some));
+         const Value mixed = Select(v["b"], odd, Select(Less(x, -1.0), -infinity, x * 0.0));
+         std::vector<Value> all;
+         for (const bool descending : {false, true}) {
+           const int64_t axis = descending ? 0 : 1;
+           const Value sorted = Sort(mixed, axis, descending);
+           all.push_back(sorted);
+           all.push_back(1.0 / sorted);  // which of the zeros stands where
+           all.push_back(ArgSort(mixed, axis, descending));
+         }
+         const Top top = TopK(mixed, 3), first = TopK(mixed, 1, 0);
+         const Top whole = TopK(Cast(Floor(x * 1.5), DType::kI32), 2);
+         for (const Top& t : {top, first, whole}) {
+           all.push_back(t.values);
+           all.push_back(t.indices);
+         }
+         all.push_back(Equal(first.indices, ExpandDims(ArgMax(mixed, 0), 0)));
+         const Value wrt[] = {x};
+         const Value loss = ReduceSum(Square(TopK(x, 2).values)) + ReduceSum(Sort(x, 0, true) * y);
+         all.push_back(x.builder()->Gradient(loss, wrt)[0]);
+         return all;
+       }},
+      {"dropout",
+       [](In& v) {
+         return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]),
+                                   Dropout(v["x"], 0.0, 7, 3.0)};
+       }},
+      {"gradients",
+       [](In& v) {
+         Value x = v["x"], y = v["y"], row = v["row"];
+         program::Builder& b = *x.builder();
+         const Value h = Relu(MatMul(x, y, false, true) + ReduceSum(row));
+         const Value loss =
+             ReduceMean(SparseSoftmaxCrossEntropy(h + Tanh(h) * Sigmoid(h), v["labels"])) +
+             ReduceMax(Square(x) * Exp(-Abs(y))) + ReduceSum(Select(v["b"], x * row, y));
+         const Value wrt[] = {x, y, row};
+         std::vector<Value> g = b.Gradient(loss, wrt);
+         g.push_back(loss);
+         return g;
+       }},
+      // The pairs that a chain may join into one loop, with vectors, rows and scalars in every
+      // place.
+      {"chains",
+       [](In& v) {
+         Value x = v["x"], y = v["y"], r = v["row"], c = v["column"], s = v["one"];
+         return std::vector<Value>{x * 0.9 + y * 0.1,
+                                   0.9 * x - y,
+                                   y - 0.9 * x,
+                                   x * s + r,
+                                   r - c * x,
+                                   x * y - s,
+                                   Square(x) * 0.001 + y * 0.999,
+                                   x * x * s,
+                                   Sqrt(Abs(x)) + 1e-7,
+                                   Sqrt(Abs(x) * 2.0) + s,
+                                   y - 0.001 * x / (Sqrt(Square(y) * 0.5) + 1e-7),
+                                   y * Cast(Greater(x, 0.0), DType::kF32),
+                                   Cast(Greater(x, r), DType::kF32) * 3.0,
+                                   Square(x * y) * r,
+                                   (x + y) * (x + y) * (x - y),
+                                   x * y + x * y};
+       }},
+  };
+}
 
 StepInput InputFor(const Program& program, uint64_t seed) {
   StepInput input;

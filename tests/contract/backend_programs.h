@@ -1,15 +1,28 @@
-// What the backend suite's tests share: inputs of a program, its plan on a mesh, and how results
-// are compared.
+// What the backend suite's tests share: small programs, inputs of a program, its plan on a mesh,
+// and how results are compared.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/plan/plan.h"
+#include "runtime/program/builder.h"
 #include "runtime/sharding/sharding.h"
 #include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::device {
+
+// Programs of several ops: what one row of the table of ops cannot say.
+struct SmallProgram {
+  std::string name;
+  // Records into the current builder, from `x` f[6,5], `y` f[6,5], `row` f[5], `column` f[6,1],
+  // `one` f[], `b` bool[6,5], `labels` i64[6], `step` i64[].
+  std::function<std::vector<program::Value>(std::map<std::string, program::Value>& in)> record;
+};
+std::vector<SmallProgram> SmallPrograms();
 
 // Numbers that make every op sensible: floats from 0.1 to 2 with both signs, labels and counts
 // small.

@@ -378,7 +378,7 @@ std::vector<OpCase> OpCases() {
   AddGather(cases);
   AddSources(cases);
   AddCollectives(cases);
-  for (const std::vector<OpCase>& more : {UnevenOpCases(), WindowOpCases()}) {
+  for (const std::vector<OpCase>& more : {UnevenOpCases(), WindowOpCases(), OrderOpCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   for (OpCase& c : cases) {

@@ -40,6 +40,7 @@ struct OpCase {
 std::vector<OpCase> OpCases();        // of every op
 std::vector<OpCase> UnevenOpCases();  // some of them: those of op_cases_uneven.cc
 std::vector<OpCase> WindowOpCases();  // likewise: those of op_cases_windows.cc
+std::vector<OpCase> OrderOpCases();   // likewise: those of op_cases_order.cc
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 // Of the tests over a table of them: "matmul_12".
 inline std::string OpCaseName(const ::testing::TestParamInfo<OpCase>& info) {

@@ -432,7 +432,7 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
     return MakeFusedKernel(making, {&index, 1});
   }
   for (const auto make : {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel,
-                          MakeSourceKernel, MakeGatherKernel, MakeWindowKernel}) {
+                          MakeSourceKernel, MakeGatherKernel, MakeSortKernel, MakeWindowKernel}) {
     if (KernelPtr made = make(making, op)) return made;
   }
   return Unimplemented("cpu: no kernel for op `" + op.kind + "`").At(op.where.ToString());

@@ -97,6 +97,7 @@ KernelPtr MakeReduceKernel(const Making& making, const program::Op& op);
 KernelPtr MakeIndexKernel(const Making& making, const program::Op& op);
 KernelPtr MakeSourceKernel(const Making& making, const program::Op& op);
 KernelPtr MakeGatherKernel(const Making& making, const program::Op& op);
+KernelPtr MakeSortKernel(const Making& making, const program::Op& op);
 KernelPtr MakeWindowKernel(const Making& making, const program::Op& op);
 
 // The number as an element of `dtype`, in the first bytes of the result.

@@ -67,7 +67,7 @@ const Rows& AllRows() {
   static const Rows kRows = [] {
     Rows rows;
     for (const auto add : {AddElementwise, AddShape, AddReduce, AddLinear, AddIndex, AddSource,
-                           AddRandom, AddCollective, AddWindow, AddHalo, AddGather}) {
+                           AddRandom, AddCollective, AddWindow, AddHalo, AddGather, AddSort}) {
       add(rows);
     }
     return rows;

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/device/pjrt/module_text.h"
 
 namespace meshtrain::device::pjrt {
-namespace {
 
 std::string List(const std::vector<int64_t>& numbers) {
   std::string text = "[";
@@ -17,19 +17,6 @@ std::string List(const std::vector<int64_t>& numbers) {
     text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
   }
   return text + "]";
-}
-
-std::string Hex(uint64_t bits, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%0*llX", digits, static_cast<unsigned long long>(bits));
-  return text;
-}
-
-std::string Number(const std::string& element, double value) {
-  if (element == "f32") return Hex(std::bit_cast<uint32_t>(static_cast<float>(value)), 8);
-  if (element == "f64") return Hex(std::bit_cast<uint64_t>(value), 16);
-  if (element == "i1") return value != 0 ? "true" : "false";
-  return std::to_string(static_cast<int64_t>(value));
 }
 
 std::string TypesOf(const std::vector<Node>& nodes) {
@@ -42,6 +29,21 @@ std::string NamesOf(const std::vector<Node>& nodes) {
   std::string text;
   for (size_t i = 0; i < nodes.size(); ++i) text += (i == 0 ? "" : ", ") + nodes[i].name;
   return text;
+}
+
+namespace {
+
+std::string Hex(uint64_t bits, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%0*llX", digits, static_cast<unsigned long long>(bits));
+  return text;
+}
+
+std::string Number(const std::string& element, double value) {
+  if (element == "f32") return Hex(std::bit_cast<uint32_t>(static_cast<float>(value)), 8);
+  if (element == "f64") return Hex(std::bit_cast<uint64_t>(value), 16);
+  if (element == "i1") return value != 0 ? "true" : "false";
+  return std::to_string(static_cast<int64_t>(value));
 }
 
 std::string GroupsText(const Module::Groups& groups) {
@@ -280,44 +282,6 @@ Node Module::Reduce(std::string_view op, const Node& a, const std::vector<int64_
                   a.element, dims);
   }
   return keep ? Reshape(result, kept) : result;
-}
-
-Node Module::Gather(const Node& a, const Node& ids, int64_t axis) {
-  Dims dims(a.dims.begin(), a.dims.begin() + axis);
-  dims.insert(dims.end(), ids.dims.begin(), ids.dims.end());
-  dims.insert(dims.end(), a.dims.begin() + axis + 1, a.dims.end());
-  std::vector<int64_t> offsets;  // the result's dimensions that are not of the ids
-  for (int64_t d = 0; d < static_cast<int64_t>(dims.size()); ++d) {
-    if (d < axis || d >= axis + ids.rank()) offsets.push_back(d);
-  }
-  std::string sizes;
-  for (int64_t d = 0; d < a.rank(); ++d) {
-    sizes += (d == 0 ? " " : ", ") + std::to_string(d == axis ? 1 : a.dims[d]);
-  }
-  const Node result{"", a.element, dims};
-  return Line("\"stablehlo.gather\"(" + a.name + ", " + ids.name +
-                  ") {dimension_numbers = #stablehlo.gather<offset_dims = " + List(offsets) +
-                  ", collapsed_slice_dims = " + List({axis}) + ", start_index_map = " +
-                  List({axis}) + ", index_vector_dim = " + std::to_string(ids.rank()) +
-                  ">, indices_are_sorted = false, slice_sizes = array<i64:" + sizes + ">} : (" +
-                  a.type() + ", " + ids.type() + ") -> " + result.type(),
-              a.element, dims);
-}
-
-Node Module::ScatterAdd(const Node& a, const Node& ids, const Node& updates, int64_t axis) {
-  std::vector<int64_t> windows;  // the updates' dimensions that are not of the ids
-  for (int64_t d = 0; d < updates.rank(); ++d) {
-    if (d < axis || d >= axis + ids.rank()) windows.push_back(d);
-  }
-  return Line("\"stablehlo.scatter\"(" + a.name + ", " + ids.name + ", " + updates.name + ") " +
-                  Region("add", "tensor<" + a.element + ">") +
-                  " {indices_are_sorted = false, scatter_dimension_numbers = "
-                  "#stablehlo.scatter<update_window_dims = " +
-                  List(windows) + ", inserted_window_dims = " + List({axis}) +
-                  ", scatter_dims_to_operand_dims = " + List({axis}) + ", index_vector_dim = " +
-                  std::to_string(ids.rank()) + ">, unique_indices = false} : (" + a.type() + ", " +
-                  ids.type() + ", " + updates.type() + ") -> " + a.type(),
-              a.element, a.dims);
 }
 
 Node Module::Reverse(const Node& a, const std::vector<int64_t>& axes) {

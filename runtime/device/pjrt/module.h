@@ -69,8 +69,19 @@ class Module {
   // [P..., V, S...] by ids [N...] (i64) along `axis`: [P..., N..., S...]. A number outside is moved
   // inside.
   Node Gather(const Node& a, const Node& ids, int64_t axis);
-  // `a` with updates [P..., N..., S...] added where the ids say; those outside are left out.
-  Node ScatterAdd(const Node& a, const Node& ids, const Node& updates, int64_t axis);
+  // Updates [P..., N..., S...] onto `a` by `op` (add, maximum) where the ids say; those outside are
+  // left out.
+  Node Scatter(std::string_view op, const Node& a, const Node& ids, const Node& updates,
+               int64_t axis);
+  // The same with ids [P..., N, S...], of which each row along `axis` has its own: the results, and
+  // the updates, have their dimensions.
+  Node GatherAlong(const Node& a, const Node& ids, int64_t axis);
+  Node ScatterAlong(std::string_view op, const Node& a, const Node& ids, const Node& updates,
+                    int64_t axis);
+  // Values of the same dimensions in one order along `axis`: `before` says of two elements of the
+  // first whether the one comes before the other. Equal ones stay as they were.
+  std::vector<Node> Sort(const std::vector<Node>& values, int64_t axis,
+                         const std::function<Node(Module&, const Node&, const Node&)>& before);
   Node Reverse(const Node& a, const std::vector<int64_t>& axes);
 
   // `op` is add, maximum, minimum, and, or; `first` its neutral element. keep: reduced dimensions

@@ -10,6 +10,7 @@ void RegisterLinearOps(Registry& registry);
 void RegisterShapeOps(Registry& registry);
 void RegisterCutOps(Registry& registry);
 void RegisterGatherOps(Registry& registry);
+void RegisterSortOps(Registry& registry);
 void RegisterReduceOps(Registry& registry);
 void RegisterIndexOps(Registry& registry);
 void RegisterRandomOps(Registry& registry);

@@ -170,7 +170,8 @@ constexpr const char* kMadeOfThem =
     "| `CumSum` `ReduceProd` | log2(n) shifted sums, products of halves |\n"
     "| `ReduceAny` `ReduceAll` `ReduceMean` `LogSumExp` `ArgMin` | reductions |\n"
     "| `Einsum` | transposes and one `matmul` |\n"
-    "| `SegmentSum` `ScatterAdd` | `scatter_add` |\n";
+    "| `SegmentSum` `ScatterAdd` `AddAlong` | `scatter_add`, `add_along` |\n"
+    "| `TopK` | `argsort`; `take_along`, or for integers `sort` |\n";
 
 std::string Page() {
   Notes notes;

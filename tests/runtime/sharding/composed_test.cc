@@ -2,6 +2,7 @@
 // plain loops over the same numbers, whole and with every dimension split.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -135,6 +136,49 @@ std::vector<Case> Cases() {
          return ScatterAdd(x, Iota({2}, 0, DType::kI32), Ones({4, 2, 3}, DType::kF64), 1);
        },
        [](const X& x, I i) { return x(i) + (i[1] < 2 ? 1 : 0); }},
+      {"ScatterSet",
+       [](Value x) {
+         return ScatterSet(x, Cast(Floor(Iota({3}, 0, DType::kF64) * 0.5), DType::kI32),
+                           x * 10.0 - Slice(x, {0, 0, 0}, {1, 7, 3}), 2);
+       },
+       // Ids 0 0 1: the second and the third update are kept.
+       [](const X& x, I i) {
+         return i[2] == 2 ? x(i) : 10 * x({i[0], i[1], i[2] + 1}) - x({0, i[1], i[2] + 1});
+       }},
+      {"AddAlong",
+       [](Value x) {
+         return AddAlong(x, BroadcastTo(Iota({1, 2, 1}, 1, DType::kI32), {4, 2, 3}),
+                         Slice(x, {0, 3, 0}, {4, 2, 3}), 1);
+       },
+       [](const X& x, I i) {
+         return x(i) + (i[1] < 2 ? x({i[0], i[1] + 3, i[2]}) : 0);
+       }},
+      {"TopKValues", [](Value x) { return TopK(x, 3, 1).values; },
+       [](const X& x, I i) {
+         std::vector<double> row;
+         for (int64_t k = 0; k < 7; ++k) row.push_back(x({i[0], k, i[2]}));
+         std::sort(row.rbegin(), row.rend());
+         return row[i[1]];
+       }},
+      {"TopKIndices", [](Value x) { return Cast(TopK(x, 2, 0).indices, DType::kF64); },
+       [](const X& x, I i) {
+         std::vector<int64_t> rows = {0, 1, 2, 3};
+         std::sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) {
+           return x({a, i[1], i[2]}) > x({b, i[1], i[2]});
+         });
+         return static_cast<double>(rows[i[0]]);
+       }},
+      {"SortOfSorted", [](Value x) { return Sort(Sort(x, 2), 1, true); },
+       [](const X& x, I i) {
+         std::vector<double> column;
+         for (int64_t k = 0; k < 7; ++k) {
+           std::vector<double> row = {x({i[0], k, 0}), x({i[0], k, 1}), x({i[0], k, 2})};
+           std::sort(row.begin(), row.end());
+           column.push_back(row[i[2]]);
+         }
+         std::sort(column.rbegin(), column.rend());
+         return column[i[1]];
+       }},
       {"EinsumProduct",
        [](Value x) {
          return Einsum("bij,bkj->kbi", {x, x});
@@ -263,7 +307,52 @@ TEST(ComposedTest, GradientsAreRightWhereTheyAreHard) {
   check("roll", [](Value x) { return Roll(x, 1, 0) * x; }, {0.5});
   check("reverse", [](Value x) { return Reverse(x, {0}) * x * x; }, {0.5});
   check("gather", [](Value x) { return Square(Gather(x, Iota({2}, 0, DType::kI64))); }, {0.5});
+  check("scatter_set",
+        [](Value x) {
+          const Value ids = Cast(Floor(Iota({3}, 0, DType::kF64) * 0.5), DType::kI64);  // 0 0 1
+          return Square(ScatterSet(x, ids, x * Square(x)));
+        },
+        {0.5, 1.5});
+  check("take_along", [](Value x) { return Square(TakeAlong(x, ArgSort(x), 0)) * x; }, {0.5, -2});
+  check("add_along", [](Value x) { return Square(AddAlong(x, ArgSort(x), x * x, 0)); }, {0.5});
+  check("sort", [](Value x) { return Sort(x) * x; }, {0.5, 2});
+  check("top_k", [](Value x) { return Square(TopK(x, 2).values); }, {0.5, 2});
   check("einsum", [](Value x) { return Einsum("i,j->ij", {x, Square(x)}); }, {0.5});
+}
+
+// As ops.h writes them down.
+TEST(ComposedTest, OrderTakesNansForLargestAndKeepsEqualsAsTheyStood) {
+  using namespace program;  // NOLINT: the functions under test
+  const double nan = std::nan(""), infinity = HUGE_VAL;
+  Builder b("order");
+  const Builder::Scope scope(b);
+  const Value x = b.Input("x", {DType::kF32, {4}}), zeros = b.Input("zeros", {DType::kF32, {6}});
+  for (const bool descending : {false, true}) {
+    const std::string way = descending ? "down" : "up";
+    b.Output(way, Sort(x, 0, descending));
+    b.Output(way + "_from", ArgSort(x, 0, descending));
+    b.Output(way + "_zeros", ArgSort(zeros, 0, descending));
+  }
+  b.Output("two", TopK(x, 2).indices);
+  b.Output("two_values", TopK(x, 2).values);
+  const testing::StepInput feed{
+      .inputs = {{"x", Array({DType::kF32, {4}}, std::vector<double>{3, nan, 1, 3})},
+                 {"zeros", Array({DType::kF32, {6}},
+                                 std::vector<double>{0.0, nan, -0.0, infinity, nan, -infinity})}}};
+  const auto got = testing::Interpret(*b.Build(), feed);
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  const auto expect = [&](const std::string& name, const std::vector<double>& want) {
+    const Array& array = got->outputs.at(name);
+    EXPECT_EQ(Difference(array, Array(array.type, want)), 0) << name;
+  };
+  expect("up", {1, 3, 3, nan});
+  expect("up_from", {2, 0, 3, 1});
+  expect("down", {nan, 3, 3, 1});
+  expect("down_from", {1, 0, 3, 2});
+  expect("up_zeros", {5, 0, 2, 3, 1, 4});
+  expect("down_zeros", {1, 4, 3, 0, 2, 5});
+  expect("two", {1, 0});
+  expect("two_values", {nan, 3});
 }
 
 TEST(ComposedTest, BadCallsNameWhatTheyTake) {
@@ -290,6 +379,12 @@ TEST(ComposedTest, BadCallsNameWhatTheyTake) {
       error([](Value x) { return StridedSlice(x, 1, 3, 3, 1); }),
       "strided_slice: expected a start, a step of at least 1 and a count of at least 1 inside "
       "the 7 elements along axis 1 of f32[4,7], got: start 1 step 3 count 3");
+  EXPECT_EQ(error([](Value x) { return TopK(x, 8).values; }),
+            "argsort: expected a count of 1 to the 7 elements along axis 1 of f32[4,7], got: 8");
+  EXPECT_EQ(error([](Value x) { return TopK(x, 2, 2).indices; }),
+            "argsort: expected an axis in [-2, 2), got: 2");
+  EXPECT_EQ(error([](Value x) { return TakeAlong(x, ArgSort(x, 0), 3); }),
+            "take_along: expected an axis in [-2, 2), got: 3");
   EXPECT_EQ(error([](Value x) { return ReduceAny(x); }),
             "reduce_any: expected bool, got: f32[4,7]");
   EXPECT_EQ(error([](Value x) { return Einsum("ij,jk->ik", {x}); }),

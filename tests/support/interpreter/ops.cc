@@ -354,6 +354,7 @@ Result<Array> Evaluate(const Op& op, const Operands& x, const TensorType& type,
   if (auto out = Sources(op, x, type, here)) return *std::move(out);
   if (auto out = OfWindows(op, x, type, keep)) return *std::move(out);
   if (auto out = ByNumbers(op, x, type, here)) return *std::move(out);
+  if (auto out = InOrder(op, x, type, keep)) return *std::move(out);
   if (op.kind == "reshape") {
     Array out = *x[0];
     out.type = type;

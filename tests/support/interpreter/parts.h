@@ -100,6 +100,7 @@ std::optional<Array> Sources(const Op& op, const Operands& x, const TensorType& 
 
 std::optional<Array> ByNumbers(const Op& op, const Operands& x, const TensorType& type,
                                const Standpoint& here);
+std::optional<Array> InOrder(const Op& op, const Operands& x, const TensorType& type, Keep keep);
 std::optional<Array> OfWindows(const Op& op, const Operands& x, const TensorType& type, Keep keep);
 
 }  // namespace meshtrain::testing::interpreter

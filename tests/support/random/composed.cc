@@ -14,6 +14,9 @@ using Compose = Value (*)(Drawer& d, Value x, int64_t axis);
 constexpr Compose kFloats[] = {
     [](Drawer&, Value x, int64_t axis) { return program::LogSumExp(x, {axis}); },
     [](Drawer& d, Value x, int64_t axis) {
+      return program::TopK(x, 1 + static_cast<int64_t>(d.Pick(x.dims()[axis])), axis).values;
+    },
+    [](Drawer& d, Value x, int64_t axis) {
       return program::CumSum(x, axis, d.Chance(0.5), d.Chance(0.5));
     },
     [](Drawer&, Value x, int64_t axis) { return program::ReduceProd(x, {axis}, true); },

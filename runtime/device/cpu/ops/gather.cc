@@ -114,13 +114,143 @@ KernelPtr ScatterAdd(const Making& making, const Op& op) {
   });
 }
 
+KernelPtr ScatterSet(const Making& making, const Op& op) {
+  const TensorType& type = making.local().type(op.results[0]);
+  const Numbered n(making, op, type, making.local().type(op.operands[1]));
+  const Element wrong = ElementOf(type.dtype, std::numeric_limits<double>::quiet_NaN());
+  const ValueId in = op.operands[0], of_ids = op.operands[1], with = op.operands[2];
+  const ValueId out = op.results[0];
+  return MakeKernel(
+      [=](const Frame& f) {
+        const int64_t start = n.starts[f.device], bytes = n.inner * n.width;
+        const std::byte* ids = f.at[of_ids];
+        // Which update a row gets: the last that says it.
+        auto* from = reinterpret_cast<int64_t*>(f.scratch);
+        std::fill_n(from, n.rows, int64_t{-1});
+        bool good = true;
+        for (int64_t i = 0; i < n.ids; ++i) {
+          const int64_t id = n.Id(ids, i);
+          if (!n.Inside(id)) {
+            good = false;
+          } else if (id >= start && id - start < n.rows) {
+            from[id - start] = i;
+          }
+        }
+        if (bytes == 0) return;
+        const int64_t grain = std::max<int64_t>(1, kGrain / n.inner);
+        f.For(n.outer * n.rows, grain, [&](int64_t begin, int64_t end) {
+          std::byte* to = f.at[out] + begin * bytes;
+          if (good) {
+            std::memcpy(to, f.at[in] + begin * bytes, (end - begin) * bytes);
+          } else {
+            ActiveKernels().fill(to, wrong.bytes, n.width, (end - begin) * n.inner);
+          }
+        });
+        if (!good) return;
+        f.For(n.outer * n.ids, grain, [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) {
+            const int64_t i = r % n.ids, id = n.Id(ids, i);
+            if (id < start || id - start >= n.rows || from[id - start] != i) continue;
+            std::memcpy(f.at[out] + (r / n.ids * n.rows + id - start) * bytes,
+                        f.at[with] + r * bytes, bytes);
+          }
+        });
+      },
+      n.rows * static_cast<int64_t>(sizeof(int64_t)));
+}
+
+// --- rows with ids of their own
+
+template <typename T>
+KernelPtr TakeAlong(const Making& making, const Op& op) {
+  const TensorType& numbers = making.local().type(op.operands[1]);
+  const Numbered n(making, op, making.local().type(op.operands[0]), numbers);
+  const int64_t count = numbers.dims[op.attrs.Int("axis")];
+  const ValueId in = op.operands[0], of_ids = op.operands[1], out = op.results[0];
+  return MakeKernel([=](const Frame& f) {
+    const int64_t start = n.starts[f.device];
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n.inner));
+    f.For(n.outer * count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* from = f.As<const T>(in) + r / count * n.rows * n.inner;
+        T* to = f.As<T>(out) + r * n.inner;
+        for (int64_t c = 0; c < n.inner; ++c) {
+          const int64_t id = n.Id(f.at[of_ids], r * n.inner + c);
+          if (!n.Inside(id)) {
+            to[c] = std::numeric_limits<T>::quiet_NaN();
+          } else {
+            const int64_t row = id - start;
+            to[c] = row >= 0 && row < n.rows ? from[row * n.inner + c] : T{0};
+          }
+        }
+      }
+    });
+  });
+}
+
+// Threads share rows, so that each element is added to in the order of the ids.
+template <typename T>
+KernelPtr AddAlong(const Making& making, const Op& op) {
+  const TensorType& numbers = making.local().type(op.operands[0]);
+  const Numbered n(making, op, making.local().type(op.results[0]), numbers);
+  const int64_t count = numbers.dims[op.attrs.Int("axis")];
+  const ValueId of_ids = op.operands[0], in = op.operands[1], out = op.results[0];
+  return MakeKernel([=](const Frame& f) {
+    const int64_t start = n.starts[f.device];
+    const std::byte* ids = f.at[of_ids];
+    // Columns [begin, end) of one [rows, inner].
+    const auto add = [&](int64_t o, int64_t begin, int64_t end) {
+      T* to = f.As<T>(out) + o * n.rows * n.inner;
+      for (int64_t row = 0; row < n.rows; ++row) {
+        std::fill(to + row * n.inner + begin, to + row * n.inner + end, T{0});
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t at = (o * count + i) * n.inner;
+        for (int64_t c = begin; c < end; ++c) {
+          const int64_t id = n.Id(ids, at + c);
+          if (!n.Inside(id)) {
+            for (int64_t row = 0; row < n.rows; ++row) {
+              to[row * n.inner + c] = std::numeric_limits<T>::quiet_NaN();
+            }
+          } else if (id >= start && id - start < n.rows) {
+            to[(id - start) * n.inner + c] += f.As<const T>(in)[at + c];
+          }
+        }
+      }
+    };
+    // In pieces of a cache line at least, where columns are next to each other.
+    constexpr int64_t kLeast = 16;
+    const int64_t work = std::max<int64_t>(1, n.rows + count);
+    const int64_t grain = std::max(kLeast, (kGrain / work + kLeast - 1) / kLeast * kLeast);
+    f.For(n.outer * n.inner, n.inner == 1 ? std::max<int64_t>(1, kGrain / work) : grain,
+          [&](int64_t begin, int64_t end) {
+            while (begin < end) {
+              const int64_t o = begin / n.inner, first = begin % n.inner;
+              const int64_t last = std::min(n.inner, first + end - begin);
+              add(o, first, last);
+              begin += last - first;
+            }
+          });
+  });
+}
+
 }  // namespace
 
 KernelPtr MakeGatherKernel(const Making& making, const Op& op) {
+  if (op.results.empty()) return nullptr;
+  const bool narrow = making.local().type(op.results[0]).dtype == DType::kF32;
   if (op.kind == "gather") return Gather(making, op);
-  if (op.kind != "scatter_add") return nullptr;
-  return making.local().type(op.results[0]).dtype == DType::kF32 ? ScatterAdd<float>(making, op)
-                                                                 : ScatterAdd<double>(making, op);
+  if (op.kind == "scatter_set") return ScatterSet(making, op);
+  if (op.kind == "scatter_add") {
+    return narrow ? ScatterAdd<float>(making, op) : ScatterAdd<double>(making, op);
+  }
+  if (op.kind == "take_along") {
+    return narrow ? TakeAlong<float>(making, op) : TakeAlong<double>(making, op);
+  }
+  if (op.kind == "add_along") {
+    return narrow ? AddAlong<float>(making, op) : AddAlong<double>(making, op);
+  }
+  return nullptr;
 }
 
 }  // namespace meshtrain::device::cpu

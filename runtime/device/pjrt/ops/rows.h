@@ -28,6 +28,7 @@ void AddCollective(Rows& rows);
 void AddWindow(Rows& rows);
 void AddHalo(Rows& rows);
 void AddGather(Rows& rows);
+void AddSort(Rows& rows);
 
 // All-reduces of one group, type and reduction as one instruction (a plan's bucket).
 void LowerAllReduces(Lowering& l, std::span<const program::Op* const> ops);
