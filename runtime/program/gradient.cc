@@ -40,20 +40,23 @@ std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<cons
   std::vector<Value> cotangents(num_values);
   cotangents[loss.id()] = Constant(1.0, loss.dtype());
   for (size_t i = num_ops; i-- > 0 && status_.ok();) {
-    const Op op = program_.ops[i];  // a copy: recording below moves the ops
+    const auto reached = [&](ValueId v) { return cotangents[v].valid(); };
     const auto depending = [&](ValueId v) { return depends[v]; };
-    if (std::none_of(op.operands.begin(), op.operands.end(), depending)) continue;
+    const Op& at = program_.ops[i];
+    if (std::none_of(at.results.begin(), at.results.end(), reached) ||
+        std::none_of(at.operands.begin(), at.operands.end(), depending)) {
+      continue;
+    }
+    const OpDef* def = Registry::Standard().Find(at.kind);
+    MT_CHECK(def != nullptr);
+    if (def->gradient == nullptr) continue;
+    const Op op = at;  // a copy: recording below moves the ops
     std::vector<Value> operands, results, given;
-    bool reached = false;
     for (const ValueId v : op.operands) operands.emplace_back(this, v);
     for (const ValueId v : op.results) {
       results.emplace_back(this, v);
       given.push_back(cotangents[v]);
-      reached = reached || cotangents[v].valid();
     }
-    const OpDef* def = Registry::Standard().Find(op.kind);
-    MT_CHECK(def != nullptr);
-    if (!reached || def->gradient == nullptr) continue;
 
     const std::string path = std::exchange(path_, op.path);
     const SourceLine* line = std::exchange(forward_line_, &op.where);
