@@ -24,13 +24,17 @@ struct Recorded {
   int64_t classes = 0;
 };
 
-// Of each input of which every element is an id, the rows of the smallest table: what `gather`
-// takes from an input by way of ops that leave all elements there and their numbers as they are.
+// Of each input of which every element is an id, the rows of the smallest table: what ops that go
+// by numbers take from an input by way of ops that leave all elements there and their numbers as
+// they are.
 std::map<std::string, int64_t> RowsOf(const Program& program) {
   std::map<std::string, int64_t> rows;
   for (const program::Op& op : program.ops) {
-    if (op.kind != "gather") continue;
-    program::ValueId v = op.operands[1];
+    const bool of_table =
+        op.kind == "gather" || op.kind == "take_along" || op.kind == "scatter_set";
+    if (!of_table && op.kind != "scatter_add" && op.kind != "add_along") continue;
+    const program::ValueId table = of_table ? op.operands[0] : op.results[0];
+    program::ValueId v = op.operands[of_table ? 1 : 0];
     while (program.values[v].op >= 0) {
       const program::Op& from = program.ops[program.values[v].op];
       const bool same = from.kind == "cast" || from.kind == "reshape" || from.kind == "transpose" ||
@@ -40,7 +44,7 @@ std::map<std::string, int64_t> RowsOf(const Program& program) {
     }
     for (const program::Port& p : program.inputs) {
       if (p.value != v) continue;
-      const int64_t size = program.type(op.operands[0]).dims[op.attrs.Int("axis")];
+      const int64_t size = program.type(table).dims[op.attrs.Int("axis")];
       const auto [it, is_new] = rows.emplace(p.name, size);
       if (!is_new) it->second = std::min(it->second, size);
     }

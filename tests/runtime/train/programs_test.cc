@@ -243,6 +243,53 @@ TEST(ProgramsTest, DropoutCountsStepsInAStateOfItsOwn) {
   for (const program::State& state : programs->eval_step.states) EXPECT_NE(state.name, "step");
 }
 
+// What data is checked for, before any device sees it.
+TEST(ProgramsTest, SayOfEachInputOfIdsHowManyThereAre) {
+  const TensorType ids{DType::kI32, {4, 3}};
+  Value (*const models[])(const Value&) = {
+      [](const Value& x) {
+        return program::Gather(program::Ones({7}), program::Transpose(x, {1, 0}));
+      },
+      [](const Value& x) {
+        return program::TakeAlong(program::Ones({4, 7}), x, 1);
+      },
+      [](const Value& x) {
+        return program::AddAlong(program::Ones({4, 7}), x, program::Ones({4, 3}), 1);
+      },
+      [](const Value& x) {
+        return program::ScatterSet(program::Ones({7, 2}), x, program::Ones({4, 3, 2}));
+      },
+      [](const Value& x) {
+        return program::SegmentSum(program::Ones({4, 3, 2}), x, 7);
+      },
+      // Of its own numbers, not the input's.
+      [](const Value& x) { return program::Gather(program::Ones({7}), x + 1.0); },
+  };
+  class OfModel final : public nn::Layer {
+   public:
+    explicit OfModel(Value (*model)(const Value&)) : model_(model) {}
+
+   protected:
+    Value Call(const Value& x) override {
+      return program::BroadcastTo(program::ReduceSum(model_(x)), {4, 2});
+    }
+
+   private:
+    Value (*model_)(const Value&);
+  };
+  std::vector<std::map<std::string, int64_t>> got;
+  for (const auto& model : models) {
+    Recipe recipe = SmallRecipe();
+    recipe.model = std::make_shared<OfModel>(model);
+    const auto programs = BuildPrograms(recipe, ids, kY);
+    ASSERT_TRUE(programs.ok()) << programs.status().message();
+    got.push_back(programs->rows);
+  }
+  const std::map<std::string, int64_t> seven = {{"x", 7}};
+  EXPECT_EQ(got,
+            (std::vector<std::map<std::string, int64_t>>{seven, seven, seven, seven, seven, {}}));
+}
+
 TEST(ProgramsTest, ARuleThatMatchesNothingIsAnError) {
   Recipe recipe = SmallRecipe();
   ASSERT_TRUE(recipe.layouts.Add("hidden", nn::LayoutSpecs{"unsharded", "model"}).ok());
