@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# What the README shows is so: its manifest is valid, and the files, presets and commands that it names are there.
+# What the README shows is so: its manifest is valid, and the files, presets and commands that it names are there. So are
+# those of the page of the examples, which has all of them.
 #   tests/readme_test.sh REPOSITORY MESHTRAIN
 set -uo pipefail
 root=$1
 meshtrain=$2
 readme=$root/README.md
+examples=$root/docs/examples.md
 failures=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -14,13 +16,18 @@ awk '/^```yaml/ {inside = 1; next} /^```/ {inside = 0} inside' "$readme" >"$work
 [ -s "$work/readme.yaml" ] || fail "README.md: expected a manifest between \`\`\`yaml and \`\`\`"
 "$meshtrain" validate -f "$work/readme.yaml" || fail "README.md: its manifest is not valid"
 
-paths=$(grep -oE '\b(docs|scripts|tests|deploy)/[A-Za-z0-9_./-]*[A-Za-z0-9_/]' "$readme" "$root/CONTRIBUTING.md" -h | sort -u)
+paths=$(grep -oE '\b(docs|scripts|tests|deploy)/[A-Za-z0-9_./-]*[A-Za-z0-9_/]' "$readme" "$root/CONTRIBUTING.md" "$examples" -h | sort -u)
 [ -n "$paths" ] || fail "README.md: expected paths"
 for path in $paths; do
   [ -e "$root/$path" ] || fail "named and not there: $path"
 done
 
-verbs=$(grep -oE 'bin/meshtrain [a-z]+' "$readme" | sed 's/.* //' | sort -u)
+for example in "$root"/deploy/examples/*; do
+  grep -q "\[$(basename "$example")\]" "$examples" ||
+    fail "docs/examples.md: has no $(basename "$example")"
+done
+
+verbs=$(cat <(grep -oE 'bin/meshtrain [a-z]+' "$readme") <(grep -oE '^ +meshtrain [a-z]+' "$examples") | sed 's/.* //' | sort -u)
 [ -n "$verbs" ] || fail "README.md: expected commands"
 for verb in $verbs; do
   "$meshtrain" "$verb" --help >/dev/null || fail "named and not there: meshtrain $verb"
