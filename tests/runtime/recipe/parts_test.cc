@@ -126,6 +126,27 @@ TEST(PartsPlanTest, TheReportSaysWhatTheSumsTake) {
   EXPECT_THAT(Summary(read->program, {}), Contains(Pair("batch", "256 examples, in 8 parts")));
 }
 
+// Layouts that cost decides are those of one part's batch, and of all batches.
+TEST(PartsPlanTest, AnAutomaticLayoutIsThatOfAPart) {
+  const auto states = [](int64_t batch, int64_t parts) {
+    std::string text = Replaced(Text("batch: 2, model: 4", parts), "batch: 256",
+                                "batch: " + std::to_string(batch) + "\n  layout: auto");
+    text = Replaced(text, "units: 64, activation: relu", "units: 2048, activation: relu");
+    const auto read = ParseManifest(text, "job.yaml");
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    const auto traced =
+        Build(read->program, {{mesh::DType::kF32, {batch, 8, 8}}, {mesh::DType::kI32, {batch}}});
+    EXPECT_TRUE(traced.ok()) << traced.status().message();
+    std::map<std::string, std::string> layouts;
+    if (!traced.ok()) return layouts;
+    for (const auto& [name, layout] : traced->layouts.states) layouts[name] = layout.ToString();
+    return layouts;
+  };
+  const auto parts = states(256, 4);
+  EXPECT_THAT(parts, Contains(Pair("dense.kernel", HasSubstr("model"))));
+  EXPECT_EQ(parts, states(64, 1));
+}
+
 TEST(PartsPlanTest, PredictionsComeInBatchesOfAPartsSize) {
   const auto read = ParseManifest(Text("", 3), "job.yaml");
   ASSERT_TRUE(read.ok()) << read.status().message();
