@@ -64,10 +64,13 @@ KernelPtr Gather(const Making& making, const Op& op) {
     f.For(n.outer * n.ids, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         std::byte* to = f.at[out] + r * bytes;
-        const int64_t id = n.Id(f.at[of_ids], r % n.ids), row = id - start;
+        const int64_t id = n.Id(f.at[of_ids], r % n.ids);
         if (!n.Inside(id)) {
           ActiveKernels().fill(to, wrong.bytes, n.width, n.inner);
-        } else if (row >= 0 && row < n.rows) {
+          continue;
+        }
+        const int64_t row = id - start;
+        if (row >= 0 && row < n.rows) {
           if (bytes > 0) std::memcpy(to, f.at[in] + (r / n.ids * n.rows + row) * bytes, bytes);
         } else {
           ActiveKernels().fill(to, none.bytes, n.width, n.inner);
@@ -161,7 +164,18 @@ KernelPtr ScatterSet(const Making& making, const Op& op) {
 
 // --- rows with ids of their own
 
-template <typename T>
+// What lies in [begin, end) of rows of `length`, row by row: body(row, first, last).
+template <typename Body>
+void InRows(int64_t begin, int64_t end, int64_t length, const Body& body) {
+  while (begin < end) {
+    const int64_t row = begin / length, first = begin % length;
+    const int64_t last = std::min(length, first + end - begin);
+    body(row, first, last);
+    begin += last - first;
+  }
+}
+
+template <typename T, typename Id>
 KernelPtr TakeAlong(const Making& making, const Op& op) {
   const TensorType& numbers = making.local().type(op.operands[1]);
   const Numbered n(making, op, making.local().type(op.operands[0]), numbers);
@@ -170,26 +184,28 @@ KernelPtr TakeAlong(const Making& making, const Op& op) {
   return MakeKernel([=](const Frame& f) {
     const int64_t start = n.starts[f.device];
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n.inner));
-    f.For(n.outer * count, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T* from = f.As<const T>(in) + r / count * n.rows * n.inner;
-        T* to = f.As<T>(out) + r * n.inner;
+    const auto take = [&](int64_t o, int64_t first, int64_t last) {
+      const T* from = f.As<const T>(in) + o * n.rows * n.inner;
+      for (int64_t i = first; i < last; ++i) {
+        const Id* ids = f.As<const Id>(of_ids) + (o * count + i) * n.inner;
+        T* to = f.As<T>(out) + (o * count + i) * n.inner;
         for (int64_t c = 0; c < n.inner; ++c) {
-          const int64_t id = n.Id(f.at[of_ids], r * n.inner + c);
-          if (!n.Inside(id)) {
+          if (!n.Inside(ids[c])) {
             to[c] = std::numeric_limits<T>::quiet_NaN();
           } else {
-            const int64_t row = id - start;
+            const int64_t row = ids[c] - start;
             to[c] = row >= 0 && row < n.rows ? from[row * n.inner + c] : T{0};
           }
         }
       }
-    });
+    };
+    f.For(n.outer * count, grain,
+          [&](int64_t begin, int64_t end) { InRows(begin, end, count, take); });
   });
 }
 
 // Threads share rows, so that each element is added to in the order of the ids.
-template <typename T>
+template <typename T, typename Id>
 KernelPtr AddAlong(const Making& making, const Op& op) {
   const TensorType& numbers = making.local().type(op.operands[0]);
   const Numbered n(making, op, making.local().type(op.results[0]), numbers);
@@ -197,7 +213,7 @@ KernelPtr AddAlong(const Making& making, const Op& op) {
   const ValueId of_ids = op.operands[0], in = op.operands[1], out = op.results[0];
   return MakeKernel([=](const Frame& f) {
     const int64_t start = n.starts[f.device];
-    const std::byte* ids = f.at[of_ids];
+    const Id* ids = f.As<const Id>(of_ids);
     // Columns [begin, end) of one [rows, inner].
     const auto add = [&](int64_t o, int64_t begin, int64_t end) {
       T* to = f.As<T>(out) + o * n.rows * n.inner;
@@ -207,7 +223,7 @@ KernelPtr AddAlong(const Making& making, const Op& op) {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = (o * count + i) * n.inner;
         for (int64_t c = begin; c < end; ++c) {
-          const int64_t id = n.Id(ids, at + c);
+          const int64_t id = ids[at + c];
           if (!n.Inside(id)) {
             for (int64_t row = 0; row < n.rows; ++row) {
               to[row * n.inner + c] = std::numeric_limits<T>::quiet_NaN();
@@ -223,14 +239,7 @@ KernelPtr AddAlong(const Making& making, const Op& op) {
     const int64_t work = std::max<int64_t>(1, n.rows + count);
     const int64_t grain = std::max(kLeast, (kGrain / work + kLeast - 1) / kLeast * kLeast);
     f.For(n.outer * n.inner, n.inner == 1 ? std::max<int64_t>(1, kGrain / work) : grain,
-          [&](int64_t begin, int64_t end) {
-            while (begin < end) {
-              const int64_t o = begin / n.inner, first = begin % n.inner;
-              const int64_t last = std::min(n.inner, first + end - begin);
-              add(o, first, last);
-              begin += last - first;
-            }
-          });
+          [&](int64_t begin, int64_t end) { InRows(begin, end, n.inner, add); });
   });
 }
 
@@ -244,13 +253,16 @@ KernelPtr MakeGatherKernel(const Making& making, const Op& op) {
   if (op.kind == "scatter_add") {
     return narrow ? ScatterAdd<float>(making, op) : ScatterAdd<double>(making, op);
   }
-  if (op.kind == "take_along") {
-    return narrow ? TakeAlong<float>(making, op) : TakeAlong<double>(making, op);
-  }
-  if (op.kind == "add_along") {
-    return narrow ? AddAlong<float>(making, op) : AddAlong<double>(making, op);
-  }
-  return nullptr;
+  const bool take = op.kind == "take_along";
+  if (!take && op.kind != "add_along") return nullptr;
+  const auto of = [&](auto element) -> KernelPtr {
+    using T = decltype(element);
+    if (making.local().type(op.operands[take ? 1 : 0]).dtype == DType::kI64) {
+      return take ? TakeAlong<T, int64_t>(making, op) : AddAlong<T, int64_t>(making, op);
+    }
+    return take ? TakeAlong<T, int32_t>(making, op) : AddAlong<T, int32_t>(making, op);
+  };
+  return narrow ? of(float{}) : of(double{});
 }
 
 }  // namespace meshtrain::device::cpu

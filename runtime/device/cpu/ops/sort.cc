@@ -53,6 +53,24 @@ struct Lanes {
   int64_t slots = 1;  // of scratch: what may be under way at a time
 };
 
+// Where so many times fewer are wanted than there are, most are only looked at.
+constexpr int64_t kFew = 8;
+
+// The first `count` of n items, in order.
+template <typename Item, typename At>
+void First(Item* items, const At& at, int64_t n, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) items[i] = at(i);
+  std::make_heap(items, items + count);  // the last of them in front
+  for (int64_t i = count; i < n; ++i) {
+    const Item item = at(i);
+    if (count == 0 || !(item < items[0])) continue;
+    std::pop_heap(items, items + count);
+    items[count - 1] = item;
+    std::push_heap(items, items + count);
+  }
+  std::sort_heap(items, items + count);
+}
+
 template <typename T, typename Item>
 KernelPtr InOrder(const Op& op, const Lanes& l) {
   const bool descending = op.attrs.Bool("descending"), places = op.kind == "argsort";
@@ -65,12 +83,17 @@ KernelPtr InOrder(const Op& op, const Lanes& l) {
           for (int64_t lane = lanes * begin / l.slots; lane < lanes * end / l.slots; ++lane) {
             const int64_t o = lane / l.inner, c = lane % l.inner;
             const T* from = f.As<const T>(in) + o * l.n * l.inner + c;
-            for (int64_t i = 0; i < l.n; ++i) {
+            const auto item = [&](int64_t i) {
               const auto key = Key(from[i * l.inner]);
-              items[i] = Item(descending ? static_cast<decltype(key)>(~key) : key, i);
+              return Item(descending ? static_cast<decltype(key)>(~key) : key, i);
+            };
+            if (l.count <= l.n / kFew) {
+              First(items, item, l.n, l.count);
+            } else {
+              for (int64_t i = 0; i < l.n; ++i) items[i] = item(i);
+              if (l.count < l.n) std::nth_element(items, items + l.count, items + l.n);
+              std::sort(items, items + l.count);
             }
-            if (l.count < l.n) std::nth_element(items, items + l.count, items + l.n);
-            std::sort(items, items + l.count);
             const int64_t to = o * l.count * l.inner + c;
             for (int64_t i = 0; i < l.count; ++i) {
               if (places) {
