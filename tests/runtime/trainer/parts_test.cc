@@ -119,9 +119,10 @@ TEST(InPartsMeshTest, OnEveryMesh) {
 // A part that is not finite spoils the step, and no part of it stays: not the averages that an
 // earlier part has moved either.
 TEST(InPartsMeshTest, APartThatIsNotFiniteChangesNothing) {
-  Tensor y(mesh::TensorType{DType::kF64, {kExamples, 1}});
+  std::vector<double> labels(kExamples, 1);
   // Of the first batch of 8, example 3: in the second of two parts.
-  y.mutable_values<double>()[3] = 1e200;  // whose square is infinite
+  labels[3] = 1e200;  // whose square is infinite
+  const Tensor y = Tensor::Of<double>({kExamples, 1}, labels);
   const std::vector<Tensor> data = {F64Examples()[0], y};
   const auto one = strategy::Strategy::OneDevice("cpu:0").value();
   const auto layer = std::make_shared<nn::Sequential>(nn::BatchNormalization(), nn::Dense(1));
