@@ -67,6 +67,7 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
   for (const OpDef* def : program::Registry::Standard().All()) {
     if (!IsOfWholePrograms(*def) || def->elementwise) continue;
     if (def->kind == "matmul") product_ = def;
+    if (WindowRecipeOf(def->kind) != nullptr) windows_.push_back(def);
     const TensorType types[] = {{DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}};
     const Attrs attrs = {{"axes", std::vector<int64_t>{0}}};
     const program::OpCall call{std::span(types, def->min_operands == 1 ? 1 : 2), attrs};
@@ -89,6 +90,7 @@ const OpDef& Drawer::NextKind(const std::vector<const OpDef*>& kinds) {
     if (Chance(0.05)) return *OneOf(arithmetic_);
     // One op among many, with more ways to be run than any other.
     if (!chains_ && Chance(0.05)) return *product_;
+    if (!chains_ && Chance(0.1)) return *OneOf(windows_);
     if (chains_ && Chance(0.16)) return *OneOf(between_);
     if (chains_ && Chance(0.16)) return *OneOf(turns_);
     const OpDef& def = *OneOf(kinds);

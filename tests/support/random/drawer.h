@@ -111,6 +111,7 @@ class Drawer {
   std::vector<const OpDef*> arithmetic_;    // of two operands, integers too
   std::vector<const OpDef*> reductions_;    // over a dimension: what layouts leave pending
   const OpDef* product_ = nullptr;          // matmul
+  std::vector<const OpDef*> windows_;       // where a shard needs more than its own, in most ways
   std::vector<const OpDef*> readers_;       // elementwise
   std::vector<const OpDef*> lone_readers_;  // of these, the ones of one operand
   std::vector<Array> arrays_;               // by value
