@@ -164,11 +164,15 @@ TEST_P(BackendSuite, SmallProgramsAgreeWithTheInterpreterOnEveryMesh) {
         ASSERT_TRUE(got.ok()) << got.status().ToString();
         ExpectNear(*got, *want, Tolerance(dtype));
       };
-      for (const char* mesh : {"", "batch=2", "batch=4", "batch=3,model=2"}) {
+      // Where compiling is slow, one type on every mesh.
+      const bool few = !GetParam().quick && dtype == DType::kF64;
+      for (const char* mesh : {"batch=3,model=2", "", "batch=2", "batch=4"}) {
         check(mesh, FirstDimension(program, mesh), true);
+        if (few) break;
         if (GetParam().quick) check(mesh, FirstDimension(program, mesh), false);
       }
       for (const char* mesh : {"batch=2,a=2,b=2", "batch=2,a=1,b=2,c=2"}) {
+        if (few) break;
         check(mesh, EveryAxis(program, mesh), true);
       }
     }
