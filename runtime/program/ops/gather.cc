@@ -188,7 +188,7 @@ std::vector<Value> ScatterSetGradient(Builder& b, const Op& op, Span operands, S
   const int64_t n = ids.type().num_elements();
   if (n > 1) {
     // Each id's place among them, put where the id says: of equal ones the last finds its own.
-    const DType exact = n <= int64_t{1} << 24 ? updates.dtype() : DType::kF64;
+    const DType exact = n <= int64_t{1} << 24 ? DType::kF32 : DType::kF64;
     const Value places =
         Reshape(b.Append1("iota", {},
                           {{"dims", Dims{n}}, {"axis", int64_t{0}}, {"dtype", DTypeText(exact)}}),

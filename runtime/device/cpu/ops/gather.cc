@@ -247,11 +247,11 @@ KernelPtr AddAlong(const Making& making, const Op& op) {
 
 KernelPtr MakeGatherKernel(const Making& making, const Op& op) {
   if (op.results.empty()) return nullptr;
-  const bool narrow = making.local().type(op.results[0]).dtype == DType::kF32;
+  const bool wide = making.local().type(op.results[0]).dtype == DType::kF64;
   if (op.kind == "gather") return Gather(making, op);
   if (op.kind == "scatter_set") return ScatterSet(making, op);
   if (op.kind == "scatter_add") {
-    return narrow ? ScatterAdd<float>(making, op) : ScatterAdd<double>(making, op);
+    return wide ? ScatterAdd<double>(making, op) : ScatterAdd<float>(making, op);
   }
   const bool take = op.kind == "take_along";
   if (!take && op.kind != "add_along") return nullptr;
@@ -262,7 +262,7 @@ KernelPtr MakeGatherKernel(const Making& making, const Op& op) {
     }
     return take ? TakeAlong<T, int32_t>(making, op) : AddAlong<T, int32_t>(making, op);
   };
-  return narrow ? of(float{}) : of(double{});
+  return wide ? of(double{}) : of(float{});
 }
 
 }  // namespace meshtrain::device::cpu

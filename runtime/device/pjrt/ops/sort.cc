@@ -14,11 +14,12 @@ void InOrder(Lowering& l, const Op& op) {
   const Node a = l.In(op, 0);
   const int64_t axis = op.attrs.Int("axis");
   const bool descending = op.attrs.Bool("descending");
+  const bool has_nan = mesh::IsFloat(l.type(op.operands[0]).dtype);
   const bool narrow = a.dims[axis] <= std::numeric_limits<int32_t>::max();
   const Node places = m.Iota(narrow ? "i32" : "i64", a.dims, axis);
   const auto before = [&](Module& inside, const Node& x, const Node& y) {
     const Node by_number = inside.Compare(descending ? "GT" : "LT", x, y);
-    if (!a.element.starts_with("f")) return by_number;
+    if (!has_nan) return by_number;
     // A NaN, which compares with nothing, is above every number.
     const Node& low = descending ? y : x;
     const Node& high = descending ? x : y;
