@@ -9,6 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/data/npy.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -23,8 +24,8 @@ struct Writer {
 
   template <typename T>
   void Number(int64_t at) {
-    const T value = tensor.values<T>()[static_cast<size_t>(at)];
-    if constexpr (std::is_floating_point_v<T>) {
+    const auto value = +tensor.values<T>()[static_cast<size_t>(at)];  // of a half, its f32
+    if constexpr (mesh::kIsFloatType<T>) {
       if (format == OutputFormat::kJsonLines && !std::isfinite(value)) {
         out += "null";
         return;
@@ -37,20 +38,7 @@ struct Writer {
     }
   }
   void Element(int64_t at) {
-    switch (tensor.type().dtype) {
-      case DType::kBool:
-        return Number<bool>(at);
-      case DType::kU8:
-        return Number<uint8_t>(at);
-      case DType::kI32:
-        return Number<int32_t>(at);
-      case DType::kI64:
-        return Number<int64_t>(at);
-      case DType::kF32:
-        return Number<float>(at);
-      case DType::kF64:
-        return Number<double>(at);
-    }
+    mesh::WithElementType(tensor.type().dtype, [&](auto zero) { Number<decltype(zero)>(at); });
   }
   // The part of dimensions [dim, rank) that begins at element `at`; the element behind it.
   int64_t Nested(size_t dim, int64_t at) {

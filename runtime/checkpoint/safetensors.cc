@@ -39,7 +39,7 @@ constexpr TypeName kTypes[] = {
     {"BOOL", 1, DType::kBool}, {"U8", 1, DType::kU8},        {"I32", 4, DType::kI32},
     {"I64", 8, DType::kI64},   {"F32", 4, DType::kF32},      {"F64", 8, DType::kF64},
     {"I8", 1, std::nullopt},   {"I16", 2, std::nullopt},     {"U16", 2, std::nullopt},
-    {"F16", 2, std::nullopt},  {"BF16", 2, std::nullopt},    {"U32", 4, std::nullopt},
+    {"F16", 2, DType::kF16},   {"BF16", 2, DType::kBF16},    {"U32", 4, std::nullopt},
     {"U64", 8, std::nullopt},  {"F8_E5M2", 1, std::nullopt}, {"F8_E4M3", 1, std::nullopt},
     {"C64", 8, std::nullopt},
 };

@@ -10,6 +10,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/restore.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::checkpoint {
 namespace {
@@ -56,15 +57,15 @@ bool Convertible(const TensorType& from, const TensorType& to) {
 Tensor Converted(const Tensor& from, DType to) {
   if (from.type().dtype == to) return from;
   Tensor out(TensorType{to, from.dims()});
-  if (to == DType::kF32) {
-    const auto in = from.values<double>();
-    const auto values = out.mutable_values<float>();
-    for (size_t i = 0; i < in.size(); ++i) values[i] = static_cast<float>(in[i]);
-  } else {
-    const auto in = from.values<float>();
-    const auto values = out.mutable_values<double>();
-    for (size_t i = 0; i < in.size(); ++i) values[i] = in[i];
-  }
+  // Convertible: both are floating-point types.
+  mesh::WithElementType(from.type().dtype, [&](auto element) {
+    mesh::WithElementType(to, [&](auto target) {
+      using To = decltype(target);
+      const auto in = from.values<decltype(element)>();
+      const auto values = out.mutable_values<To>();
+      for (size_t i = 0; i < in.size(); ++i) values[i] = static_cast<To>(in[i]);
+    });
+  });
   return out;
 }
 

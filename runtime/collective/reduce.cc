@@ -2,6 +2,9 @@
 
 #include <type_traits>
 
+#include "runtime/mesh/element_type.h"
+#include "runtime/mesh/tensor.h"
+
 namespace meshtrain::collective {
 namespace {
 
@@ -18,7 +21,7 @@ struct OrderedSum {
   template <typename T>
   static T Apply(T a, T b) {
     const T sum = static_cast<T>(a + b);
-    if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (mesh::kIsFloatType<T>) {
       return sum == sum ? sum : a != a ? a : b != b ? b : sum;
     }
     return sum;
@@ -62,21 +65,14 @@ ReduceFn Of(Reduction reduction) {
 
 template <typename S>
 ReduceFn Find(DType dtype, Reduction reduction) {
-  switch (dtype) {
-    case DType::kF32:
-      return Of<float, S>(reduction);
-    case DType::kF64:
-      return Of<double, S>(reduction);
-    case DType::kI32:
-      return Of<int32_t, S>(reduction);
-    case DType::kI64:
-      return Of<int64_t, S>(reduction);
-    case DType::kU8:
-      return Of<uint8_t, S>(reduction);
-    case DType::kBool:
+  return mesh::WithElementType(dtype, [&](auto zero) -> ReduceFn {
+    using T = decltype(zero);
+    if constexpr (std::is_same_v<T, bool>) {
       return reduction == Reduction::kSum ? nullptr : Of<uint8_t, S>(reduction);
-  }
-  return nullptr;
+    } else {
+      return Of<T, S>(reduction);
+    }
+  });
 }
 
 }  // namespace

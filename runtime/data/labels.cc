@@ -5,8 +5,10 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::data {
 namespace {
@@ -32,9 +34,10 @@ double Limit(DType type) {  // the first whole number past its last
 template <typename T>
 size_t FirstOutside(std::span<const T> labels, int64_t classes) {
   size_t i = 0;
-  if constexpr (std::is_floating_point_v<T>) {
-    const T last = static_cast<T>(classes - 1);
-    while (i < labels.size() && labels[i] >= 0 && labels[i] <= last) ++i;  // no NaN is
+  if constexpr (mesh::kIsFloatType<T>) {
+    const auto last = static_cast<double>(classes - 1);
+    const auto in = [&](double label) { return label >= 0 && label <= last; };  // no NaN is
+    while (i < labels.size() && in(labels[i])) ++i;
   } else {
     while (i < labels.size() && labels[i] >= 0 && static_cast<int64_t>(labels[i]) < classes) ++i;
   }
@@ -48,7 +51,7 @@ Status CheckAll(std::span<const T> labels, int64_t classes, std::span<const int6
   if (i == labels.size()) return OkStatus();
   const size_t per_example = labels.size() / examples.size();
   std::string label;
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (mesh::kIsFloatType<T>) {
     label = Text(static_cast<double>(labels[i]));
   } else {
     label = std::to_string(labels[i]);
@@ -68,16 +71,11 @@ bool MayCut(DType from, DType to) { return IsFloat(from) && !IsFloat(to); }
 Status CheckKept(DType from, std::span<const std::byte> label, DType to, int64_t example,
                  std::string_view file) {
   if (!MayCut(from, to)) return OkStatus();
-  double value = 0;
-  if (from == DType::kF32) {
-    float narrow = 0;
-    MT_CHECK(label.size() == sizeof narrow);
-    std::memcpy(&narrow, label.data(), sizeof narrow);
-    value = static_cast<double>(narrow);
-  } else {
-    MT_CHECK(label.size() == sizeof value);
-    std::memcpy(&value, label.data(), sizeof value);
-  }
+  const double value = mesh::WithElementType(from, [&](auto element) -> double {
+    MT_CHECK(label.size() == sizeof element);
+    std::memcpy(&element, label.data(), sizeof element);
+    return element;
+  });
   const double limit = Limit(to), least = to == DType::kU8 ? 0 : -limit;
   if (value == std::trunc(value) && value >= least && value < limit) return OkStatus();
   return InvalidArgument(At(file, example) + Text(value) +
@@ -87,21 +85,14 @@ Status CheckKept(DType from, std::span<const std::byte> label, DType to, int64_t
 Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const int64_t> examples,
                     std::string_view file) {
   if (classes <= 0 || examples.empty() || labels.type().num_elements() == 0) return OkStatus();
-  switch (labels.type().dtype) {
-    case DType::kBool:
+  return mesh::WithElementType(labels.type().dtype, [&](auto zero) -> Status {
+    using T = decltype(zero);
+    if constexpr (std::is_same_v<T, bool>) {
       return OkStatus();
-    case DType::kU8:
-      return CheckAll(labels.values<uint8_t>(), classes, examples, file);
-    case DType::kI32:
-      return CheckAll(labels.values<int32_t>(), classes, examples, file);
-    case DType::kI64:
-      return CheckAll(labels.values<int64_t>(), classes, examples, file);
-    case DType::kF32:
-      return CheckAll(labels.values<float>(), classes, examples, file);
-    case DType::kF64:
-      return CheckAll(labels.values<double>(), classes, examples, file);
-  }
-  return OkStatus();
+    } else {
+      return CheckAll(labels.values<T>(), classes, examples, file);
+    }
+  });
 }
 
 Status CheckIds(const mesh::Tensor& ids, int64_t rows, std::span<const int64_t> examples,

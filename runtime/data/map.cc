@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::data {
 namespace {
@@ -17,30 +18,11 @@ using mesh::Tensor;
 using mesh::TensorType;
 
 // Calls f(T{}) with the C++ type of `dtype`.
-template <typename F>
-decltype(auto) WithType(DType dtype, F f) {
-  switch (dtype) {
-    case DType::kBool:
-      return f(bool{});
-    case DType::kU8:
-      return f(uint8_t{});
-    case DType::kI32:
-      return f(int32_t{});
-    case DType::kI64:
-      return f(int64_t{});
-    case DType::kF32:
-      return f(float{});
-    case DType::kF64:
-      break;
-  }
-  return f(double{});
-}
-
 template <typename To, typename From>
 To CastTo(From x) {
   if constexpr (std::is_same_v<To, bool>) {
     return x != From{};
-  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+  } else if constexpr (std::is_integral_v<To> && mesh::kIsFloatType<From>) {
     if (std::isnan(x)) return 0;
     // The limits as floats may round up past the type, hence >=.
     if (x >= static_cast<From>(std::numeric_limits<To>::max())) {
@@ -62,8 +44,8 @@ To CastTo(From x) {
 Tensor CastTensor(const Tensor& x, DType to) {
   if (x.type().dtype == to) return x;
   Tensor y(TensorType{to, x.dims()});
-  WithType(x.type().dtype, [&](auto from) {
-    WithType(to, [&](auto target) {
+  mesh::WithElementType(x.type().dtype, [&](auto from) {
+    mesh::WithElementType(to, [&](auto target) {
       using From = decltype(from);
       using To = decltype(target);
       const auto in = x.values<From>();
@@ -74,6 +56,7 @@ Tensor CastTensor(const Tensor& x, DType to) {
   return y;
 }
 
+// What halves hold is scaled as f32 is.
 DType FloatFor(DType in) { return in == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 template <typename T, typename F>
@@ -164,7 +147,7 @@ void MapChain::Run(std::span<const std::byte> in, std::span<std::byte> out) cons
   }
   if (input_ == DType::kU8) {
     const auto* from = reinterpret_cast<const uint8_t*>(in.data());
-    WithType(output_, [&](auto target) {
+    mesh::WithElementType(output_, [&](auto target) {
       using To = decltype(target);
       const To* table = table_.values<To>().data();
       auto* to = reinterpret_cast<To*>(out.data());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/text.h"
+#include "runtime/data/map.h"
 #include "runtime/mesh/shape.h"
 
 namespace meshtrain::data {
@@ -24,8 +25,8 @@ constexpr int kMaxRank = 32;
 
 // A letter for the byte order, which one byte does not have; then kind and width.
 constexpr std::pair<DType, std::string_view> kTypes[] = {
-    {DType::kBool, "|b1"}, {DType::kU8, "|u1"},  {DType::kI32, "<i4"},
-    {DType::kI64, "<i8"},  {DType::kF32, "<f4"}, {DType::kF64, "<f8"}};
+    {DType::kBool, "|b1"}, {DType::kU8, "|u1"},  {DType::kI32, "<i4"}, {DType::kI64, "<i8"},
+    {DType::kF32, "<f4"},  {DType::kF64, "<f8"}, {DType::kF16, "<f2"}};
 
 // What stands behind 'key': in a header, without the spaces before it.
 std::optional<std::string_view> After(std::string_view header, std::string_view key) {
@@ -98,7 +99,8 @@ Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
     }
   }
   if (!dtype) {
-    return InvalidArgument(file + ": expected elements of <f4, <f8, <i4, <i8, |u1 or |b1, got: " +
+    return InvalidArgument(file +
+                           ": expected elements of <f4, <f8, <f2, <i4, <i8, |u1 or |b1, got: " +
                            Excerpt(descr->substr(0, descr->find(','))));
   }
   if (dims->size() > kMaxRank) {
@@ -122,6 +124,8 @@ Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
 }
 
 std::string FormatNpy(const Tensor& tensor) {
+  // numpy has no bf16; f32 holds the same numbers.
+  if (tensor.type().dtype == DType::kBF16) return FormatNpy(ApplyMap(Cast{DType::kF32}, tensor));
   std::string descr;
   for (const auto& [type, name] : kTypes) {
     if (type == tensor.type().dtype) descr = name;

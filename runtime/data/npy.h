@@ -17,7 +17,7 @@ namespace meshtrain::data {
 // `file`: what errors call it. Errors: kDataLoss for bytes that are no .npy file or are cut off,
 // kInvalidArgument for an element type or an order that is not read here.
 Result<mesh::Tensor> ParseNpy(std::string_view bytes, const std::string& file);
-// The bytes of a file of version 1.0.
+// The bytes of a file of version 1.0; of bf16, which numpy has not, as f32.
 std::string FormatNpy(const mesh::Tensor& tensor);
 
 }  // namespace meshtrain::data

@@ -109,6 +109,7 @@ struct Train {
   // Steps in a row whose loss or a gradient is not finite, with which the job fails.
   int64_t end_after_bad_steps = 1;
   int64_t accumulate = 1;  // parts that each batch is computed in
+  double loss_scale = 1;   // what the loss is multiplied with on the way back
   std::optional<EarlyStopping> early_stopping;
   friend bool operator==(const Train&, const Train&) = default;
 };
@@ -172,6 +173,9 @@ struct MultiWorkerMirrored {
 
 // --- all of it
 
+// Layers compute in their inputs' type; with another of Program::precision, in that.
+inline constexpr std::string_view kFullPrecision = "f32";
+
 struct Program {
   std::string file;              // where it was read from, and
   std::string path = "program";  // what its fields are under, for errors
@@ -190,9 +194,10 @@ struct Program {
   std::optional<ParameterServer> parameter_server;
   std::optional<Mirrored> mirrored;
   std::optional<MultiWorkerMirrored> multi_worker_mirrored;
-  std::string initial_weights;  // "": none
-  bool strict = false;          // `numerics: strict`
-  Options own;                  // of the fields that this program has added (catalogue/own_rows.h)
+  std::string initial_weights;                          // "": none
+  bool strict = false;                                  // `numerics: strict`
+  std::string precision = std::string(kFullPrecision);  // what layers compute in
+  Options own;  // of the fields that this program has added (catalogue/own_rows.h)
 
   // Of each field that the text gives, by its path below the program ("data.batch").
   std::map<std::string, Place> places;

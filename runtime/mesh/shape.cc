@@ -16,7 +16,8 @@ struct DTypeRow {
 };
 constexpr DTypeRow kDTypes[] = {{DType::kBool, "bool", 1}, {DType::kU8, "u8", 1},
                                 {DType::kI32, "i32", 4},   {DType::kI64, "i64", 8},
-                                {DType::kF32, "f32", 4},   {DType::kF64, "f64", 8}};
+                                {DType::kF32, "f32", 4},   {DType::kF64, "f64", 8},
+                                {DType::kBF16, "bf16", 2}, {DType::kF16, "f16", 2}};
 
 const DTypeRow& Row(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 
@@ -29,7 +30,34 @@ Result<DType> ParseDType(std::string_view name) {
   for (const DTypeRow& row : kDTypes) {
     if (row.name == name) return row.dtype;
   }
-  return InvalidArgument("dtype: expected one of bool u8 i32 i64 f32 f64, got: " + Excerpt(name));
+  return InvalidArgument("dtype: expected one of bool u8 i32 i64 f32 f64 bf16 f16, got: " +
+                         Excerpt(name));
+}
+
+double LargestFinite(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1.fep127;
+    case DType::kF16:
+      return 65504;
+    case DType::kF32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
+double UnitRoundoff(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1p-8;
+    case DType::kF16:
+      return 0x1p-11;
+    case DType::kF32:
+      return 0x1p-24;
+    default:
+      return 0x1p-53;
+  }
 }
 
 int64_t NumElements(const Dims& dims) {

@@ -10,13 +10,20 @@
 
 namespace meshtrain::mesh {
 
-enum class DType : uint8_t { kBool, kU8, kI32, kI64, kF32, kF64 };
+enum class DType : uint8_t { kBool, kU8, kI32, kI64, kF32, kF64, kBF16, kF16 };
+inline constexpr DType kAllDTypes[] = {DType::kBool, DType::kU8,  DType::kI32,  DType::kI64,
+                                       DType::kF32,  DType::kF64, DType::kBF16, DType::kF16};
 
-// "bool", "u8", "i32", "i64", "f32", "f64".
+// "bool", "u8", "i32", "i64", "f32", "f64", "bf16", "f16".
 std::string_view DTypeName(DType dtype);
 Result<DType> ParseDType(std::string_view name);
 int64_t DTypeBytes(DType dtype);
-inline bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF64; }
+inline bool IsHalf(DType t) { return t == DType::kBF16 || t == DType::kF16; }
+inline bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF64 || IsHalf(t); }
+// Of floating-point types: the largest finite number, and the most that rounding to nearest changes
+// a number by, as a part of it.
+double LargestFinite(DType dtype);
+double UnitRoundoff(DType dtype);
 
 using Dims = std::vector<int64_t>;
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::mesh {
 namespace {
@@ -60,21 +61,8 @@ Tensor::Tensor(TensorType type) : type_(std::move(type)) {
 
 double Tensor::Item() const {
   MT_CHECK(type_.num_elements() == 1);
-  switch (type_.dtype) {
-    case DType::kBool:
-      return values<bool>()[0];
-    case DType::kU8:
-      return values<uint8_t>()[0];
-    case DType::kI32:
-      return values<int32_t>()[0];
-    case DType::kI64:
-      return static_cast<double>(values<int64_t>()[0]);
-    case DType::kF32:
-      return values<float>()[0];
-    case DType::kF64:
-      return values<double>()[0];
-  }
-  return 0;
+  return WithElementType(
+      type_.dtype, [&](auto zero) { return static_cast<double>(values<decltype(zero)>()[0]); });
 }
 
 Tensor Tensor::Slice(const Dims& offsets, const Dims& sizes) const {
@@ -114,6 +102,10 @@ int64_t CountNotFinite(const Tensor& tensor) {
       return CountExponent(tensor.bytes(), uint32_t{0x7f800000});
     case DType::kF64:
       return CountExponent(tensor.bytes(), uint64_t{0x7ff0000000000000});
+    case DType::kBF16:
+      return CountExponent(tensor.bytes(), uint16_t{0x7f80});
+    case DType::kF16:
+      return CountExponent(tensor.bytes(), uint16_t{0x7c00});
     default:
       return 0;
   }

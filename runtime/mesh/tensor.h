@@ -11,6 +11,9 @@
 
 namespace meshtrain::mesh {
 
+struct BFloat16;  // half.h
+struct Float16;
+
 template <typename T>
 struct DTypeOf;
 template <>
@@ -36,6 +39,14 @@ struct DTypeOf<float> {
 template <>
 struct DTypeOf<double> {
   static constexpr DType value = DType::kF64;
+};
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOf<Float16> {
+  static constexpr DType value = DType::kF16;
 };
 
 // Kept true: bytes() is type().num_bytes() long and 64-byte aligned. Copies share the bytes; they

@@ -8,12 +8,20 @@
 namespace meshtrain::nn {
 
 using program::Builder;
+using program::DType;
 
 namespace {
 
 CallContext& CurrentContext() {
   thread_local CallContext context;
   return context;
+}
+
+// Floats but f64 as `dtype`; other values as they are.
+Value As(const Value& x, DType dtype) {
+  const DType own = x.dtype();
+  if (own == dtype || !mesh::IsFloat(own) || own == DType::kF64) return x;
+  return program::Cast(x, dtype);
 }
 
 }  // namespace
@@ -70,7 +78,22 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
   std::optional<Builder::LineScope> line;
   if (line_.line > 0) line.emplace(*builder, line_);
   top = &frame;
-  if (!built_) {
+  std::vector<Value> cast;
+  std::optional<Builder::ReadingScope> reading;
+  const auto compute = context().compute;
+  if (compute) {
+    const bool wide = computes_ == kInF32;
+    for (const Value& input : inputs) {
+      if (input.dtype() == DType::kF64) {
+        Fail(InvalidArgument("computes in " + std::string(mesh::DTypeName(*compute)) +
+                             ": expected inputs of f32, got: " + input.type().ToString()));
+      }
+      cast.push_back(As(input, wide ? DType::kF32 : *compute));
+    }
+    inputs = cast;
+    reading.emplace(*builder, wide ? std::nullopt : compute);
+  }
+  if (!built_ && builder->status().ok()) {
     path_ = frame.path;
     std::vector<TensorType> types;
     for (const Value& input : inputs) types.push_back(input.type());
@@ -78,6 +101,7 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
     built_ = builder->status().ok();
   }
   Value out = builder->status().ok() ? CallMany(inputs) : inputs[0];
+  if (compute && builder->status().ok()) out = As(out, *compute);
   top = frame.outer;
   if (!builder->status().ok()) failed_ = true;
   if (frame.outer != nullptr) {
@@ -93,6 +117,7 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
 
 Parameter Layer::AddParameter(std::string_view name, TensorType type, Initializer initializer,
                               ParameterOptions options) {
+  if (context().compute && mesh::IsHalf(type.dtype)) type.dtype = DType::kF32;
   const std::string path = path_.empty() ? std::string(name) : path_ + "." + std::string(name);
   if (!options.layout) {
     if (const LayoutMap* map = LayoutMap::Current()) {

@@ -34,6 +34,10 @@ struct CallContext {
   int64_t seed = 0;  // of the program; keys dropout
   // An i64 scalar that counts training steps; dropout draws anew for each.
   std::optional<program::Variable> step;
+  // bf16 or f16: layers compute in it. Their weights stay f32 and are cast where they are used, and
+  // so are gradients on the way back (Micikevicius et al., "Mixed Precision Training", 2018). None:
+  // in the type of their inputs, which their weights have too.
+  std::optional<program::DType> compute;
 
   // This thread's; outside every scope: not training.
   static const CallContext& Current();
@@ -54,8 +58,12 @@ class ContextScope {
 class Layer {
  public:
   using Where = std::source_location;
+  // In what CallContext::compute says, or in f32 always: what adds up much of little. Its input is
+  // cast before it then, and its result behind it.
+  enum Computes : uint8_t { kAsTold, kInF32 };
 
-  explicit Layer(std::string name = "") : name_(std::move(name)) {}
+  explicit Layer(std::string name = "", Computes computes = kAsTold)
+      : name_(std::move(name)), computes_(computes) {}
   virtual ~Layer() = default;
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
@@ -90,6 +98,7 @@ class Layer {
   virtual Value Call(const Value& x);
   virtual Value CallMany(std::span<const Value> inputs);  // hands a single input to Call
 
+  // Of a type of 16 bits it is f32 where CallContext::compute is set.
   Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer,
                          ParameterOptions options = {});
   const CallContext& context() const { return CallContext::Current(); }
@@ -103,6 +112,7 @@ class Layer {
   static Frame*& Top();
 
   std::string name_;
+  Computes computes_;
   std::string path_;  // once built
   bool built_ = false;
   bool failed_ = false;

@@ -222,7 +222,7 @@ struct EmbeddingOptions {
 class Embedding final : public Layer {
  public:
   Embedding(int64_t input_dim, int64_t output_dim, EmbeddingOptions options = {})
-      : Layer(options.name),
+      : Layer(options.name, kInF32),
         input_dim_(input_dim),
         output_dim_(output_dim),
         options_(std::move(options)) {}
@@ -403,7 +403,7 @@ struct BatchNormalizationOptions : NormalizationOptions {
 class BatchNormalization final : public Layer {
  public:
   explicit BatchNormalization(BatchNormalizationOptions options = {})
-      : Layer(options.name), options_(std::move(options)) {}
+      : Layer(options.name, kInF32), options_(std::move(options)) {}
   BatchNormalization(BatchNormalization&&) = default;
   std::string_view kind() const override { return "batch_normalization"; }
 
@@ -420,7 +420,7 @@ class BatchNormalization final : public Layer {
 class LayerNormalization final : public Layer {
  public:
   explicit LayerNormalization(std::vector<int64_t> axes = {-1}, NormalizationOptions options = {})
-      : Layer(options.name), axes_(std::move(axes)), options_(std::move(options)) {}
+      : Layer(options.name, kInF32), axes_(std::move(axes)), options_(std::move(options)) {}
   LayerNormalization(LayerNormalization&&) = default;
   std::string_view kind() const override { return "layer_normalization"; }
 
@@ -439,7 +439,7 @@ class LayerNormalization final : public Layer {
 class GroupNormalization final : public Layer {
  public:
   explicit GroupNormalization(int64_t groups = 32, NormalizationOptions options = {})
-      : Layer(options.name), groups_(groups), options_(std::move(options)) {}
+      : Layer(options.name, kInF32), groups_(groups), options_(std::move(options)) {}
   GroupNormalization(GroupNormalization&&) = default;
   std::string_view kind() const override { return "group_normalization"; }
 
@@ -457,7 +457,7 @@ class GroupNormalization final : public Layer {
 class RmsNormalization final : public Layer {
  public:
   explicit RmsNormalization(std::vector<int64_t> axes = {-1}, NormalizationOptions options = {})
-      : Layer(options.name), axes_(std::move(axes)), options_(std::move(options)) {}
+      : Layer(options.name, kInF32), axes_(std::move(axes)), options_(std::move(options)) {}
   RmsNormalization(RmsNormalization&&) = default;
   std::string_view kind() const override { return "rms_normalization"; }
 

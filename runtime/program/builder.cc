@@ -60,6 +60,15 @@ Builder::LineScope::~LineScope() {
   if (outermost_) builder_.scope_line_ = nullptr;
 }
 
+Builder::ReadingScope::ReadingScope(Builder& builder, std::optional<DType> dtype)
+    : builder_(builder), previous_(std::exchange(builder.read_as_, dtype)) {}
+Builder::ReadingScope::~ReadingScope() { builder_.read_as_ = previous_; }
+
+DType Builder::TypeRead(const Variable& variable) const {
+  const DType own = variable.type().dtype;
+  return own == DType::kF32 ? read_as_.value_or(own) : own;
+}
+
 ValueId Builder::NewValue(TensorType type, int32_t op) {
   program_.values.push_back({std::move(type), op});
   return static_cast<ValueId>(program_.values.size()) - 1;
@@ -107,6 +116,7 @@ Value Builder::Read(const Variable& variable) {
 
 void Builder::Assign(const Variable& variable, const Operand& value) {
   Read(variable);
+  const ReadingScope as_it_is(*this, std::nullopt);
   const Value v = Resolve(value, variable.valid() ? variable.type().dtype : DType::kF32);
   if (!status_.ok()) return;
   if (v.type() != variable.type()) {
@@ -142,7 +152,9 @@ Value Builder::Resolve(const Operand& operand, DType number_type) {
   if (operand.is_number()) return Constant(operand.number(), number_type, operand.where());
   if (operand.variable() != nullptr) {
     const Value v = Read(*operand.variable());
-    return v;
+    if (!status_.ok() || TypeRead(*operand.variable()) == v.dtype()) return v;
+    return Append1("cast", {Operand(v, operand.where())},
+                   {{"dtype", std::string(mesh::DTypeName(*read_as_))}});
   }
   if (operand.value() == nullptr) {
     Fail(
@@ -174,7 +186,7 @@ std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> o
   DType number_type = DType::kF32;
   for (const Operand& operand : operands) {
     if (operand.is_number()) continue;
-    number_type = operand.variable() != nullptr ? operand.variable()->type().dtype
+    number_type = operand.variable() != nullptr ? TypeRead(*operand.variable())
                   : operand.value() != nullptr  ? operand.value()->dtype()
                                                 : DType::kF32;
     if (number_type != DType::kBool) break;

@@ -14,6 +14,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -149,6 +150,20 @@ class Builder {
     const bool outermost_;
   };
 
+  // Variables of f32 that stand as operands are read as values of `dtype` while it lives; nullopt:
+  // as they are. Of several scopes the innermost counts; Read gives the variable itself always.
+  class ReadingScope {
+   public:
+    ReadingScope(Builder& builder, std::optional<DType> dtype);
+    ~ReadingScope();
+    ReadingScope(const ReadingScope&) = delete;
+    ReadingScope& operator=(const ReadingScope&) = delete;
+
+   private:
+    Builder& builder_;
+    const std::optional<DType> previous_;
+  };
+
   Value Input(std::string name, TensorType type);
   void Output(std::string name, const Operand& value);
   // The newest version of the variable; its first use makes it a state of the program. Two
@@ -199,6 +214,7 @@ class Builder {
     ValueId newest;
   };
   Value Resolve(const Operand& operand, DType number_type);
+  DType TypeRead(const Variable& variable) const;
   ValueId NewValue(TensorType type, int32_t op);
   SourceLine LineOf(const std::source_location& where) const;
 
@@ -212,6 +228,7 @@ class Builder {
   const SourceLine* forward_line_ =
       nullptr;  // while a gradient is made: the line of the op it belongs to
   const SourceLine* scope_line_ = nullptr;  // of the LineScope
+  std::optional<DType> read_as_;            // of the ReadingScope
 
   friend class Value;
 };

@@ -29,8 +29,7 @@ class Appender {
   // How many elements of `value` are not finite; of one that `summands` replicas add up, how many
   // are so large that the sum may not be.
   Result<ValueId> Count(ValueId value, int64_t summands) {
-    double limit = program_->type(value).dtype == DType::kF32 ? std::numeric_limits<float>::max()
-                                                              : std::numeric_limits<double>::max();
+    double limit = mesh::LargestFinite(program_->type(value).dtype);
     if (summands > 1) limit /= 2 * static_cast<double>(summands);
     return Append("count_beyond", {value}, {{"limit", limit}});
   }

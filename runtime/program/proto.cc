@@ -33,7 +33,7 @@ void ToWire(const Attr& attr, wire::NamedAttr* to) {
 }
 
 Status FromWire(const wire::TensorType& from, TensorType* to) {
-  if (from.dtype() < wire::DTYPE_BOOL || from.dtype() > wire::DTYPE_F64) {
+  if (from.dtype() < wire::DTYPE_BOOL || from.dtype() > wire::DTYPE_F16) {
     return InvalidArgument("expected a known dtype, got: " + std::to_string(from.dtype()));
   }
   to->dtype = static_cast<DType>(from.dtype() - 1);

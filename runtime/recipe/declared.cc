@@ -91,6 +91,10 @@ Result<Declared> Declared::Create(const Program& program) {
   for (const std::string& name : program.metrics) recipe.metrics.push_back(MetricOf(name));
   recipe.seed = program.seed;
   recipe.accumulate = program.train.accumulate;
+  if (program.precision != manifest::kFullPrecision) {
+    MT_ASSIGN_OR_RETURN(recipe.compute, mesh::ParseDType(program.precision));
+  }
+  recipe.loss_scale = program.train.loss_scale;
   for (const manifest::LayoutRule& rule : program.layout.rules) {
     MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs)
                            .At(manifest::At(program.file, rule.spot.place, "") + "layout.rules"));
@@ -196,7 +200,8 @@ Result<std::string> Declared::OneInput() const {
 Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) const {
   MT_ASSIGN_OR_RETURN(const std::string name, OneInput());
   const train::NamedInput input{name, x};
-  auto prediction = train::BuildPrediction(*recipe_.model, {&input, 1}, recipe_.seed);
+  auto prediction =
+      train::BuildPrediction(*recipe_.model, {&input, 1}, recipe_.seed, recipe_.compute);
   if (!prediction.ok()) return AtLayer(prediction.status());
   return WithLayouts(std::move(*prediction));
 }
@@ -204,7 +209,8 @@ Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) co
 Result<TracedPrediction> Declared::TraceNext(const mesh::TensorType& x) const {
   const std::string at = program_.Where("generate");
   MT_ASSIGN_OR_RETURN(const std::string name, OneInput());
-  auto next = train::BuildNext(*recipe_.model, {name, x}, recipe_.loss, recipe_.seed);
+  auto next =
+      train::BuildNext(*recipe_.model, {name, x}, recipe_.loss, recipe_.seed, recipe_.compute);
   if (!next.ok()) {
     const bool of_layer = std::any_of(layers_.begin(), layers_.end(),
                                       [](const nn::LayerPtr& layer) { return layer->failed(); });

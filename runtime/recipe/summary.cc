@@ -46,10 +46,13 @@ std::vector<std::pair<std::string, std::string>> Summary(
       {"optimizer",
        fmt::format("{}, learning rate {}", program.optimizer.kind,
                    MakeOptimizer(program.optimizer)->common().learning_rate.ToString())},
-      {"batch", fmt::format("{} examples", program.data.batch) +
-                    (program.train.accumulate == 1
-                         ? ""
-                         : fmt::format(", in {} parts", program.train.accumulate))},
+      {"batch",
+       fmt::format("{} examples", program.data.batch) +
+           (program.precision == manifest::kFullPrecision ? ""
+                                                          : ", computed in " + program.precision) +
+           (program.train.accumulate == 1
+                ? ""
+                : fmt::format(", in {} parts", program.train.accumulate))},
       {"seed", fmt::format("{}", program.seed)},
   };
 }

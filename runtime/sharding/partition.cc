@@ -60,6 +60,8 @@ double IdentityOf(mesh::Reduction reduction, DType dtype) {
       return max ? -9223372036854775808.0 : 9223372036854774784.0;
     case DType::kF32:
     case DType::kF64:
+    case DType::kBF16:
+    case DType::kF16:
       return max ? -std::numeric_limits<double>::infinity()
                  : std::numeric_limits<double>::infinity();
   }
@@ -603,8 +605,7 @@ class Partitioner {
   void AddCount(ValueId v, const Version& version, const Op& origin,
                 std::map<std::vector<int64_t>, ValueId>& counts) {
     const TensorType& type = global_.type(v);
-    double limit = type.dtype == DType::kF32 ? std::numeric_limits<float>::max()
-                                             : std::numeric_limits<double>::max();
+    double limit = mesh::LargestFinite(type.dtype);
     ValueId local = version.local;
     for (int d = 0; d < type.rank(); ++d) {
       if (EvenDim(version.placement, d, type.dims[d], context_.sizes)) continue;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::strategy {
 
@@ -16,21 +18,14 @@ namespace {
 // body(T{}) for the element type. Errors: kInvalidArgument for bools, which have no sum.
 template <typename Body>
 Status ForNumbers(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kF32:
-      return body(float{});
-    case DType::kF64:
-      return body(double{});
-    case DType::kI32:
-      return body(int32_t{});
-    case DType::kI64:
-      return body(int64_t{});
-    case DType::kU8:
-      return body(uint8_t{});
-    case DType::kBool:
-      break;
-  }
-  return InvalidArgument("reduce: expected numbers, got: " + std::string(mesh::DTypeName(dtype)));
+  return mesh::WithElementType(dtype, [&](auto zero) -> Status {
+    if constexpr (std::is_same_v<decltype(zero), bool>) {
+      return InvalidArgument("reduce: expected numbers, got: " +
+                             std::string(mesh::DTypeName(dtype)));
+    } else {
+      return body(zero);
+    }
+  });
 }
 
 }  // namespace
@@ -131,15 +126,13 @@ Result<Tensor> DivideBy(const Tensor& x, double divisor) {
     using T = decltype(zero);
     const std::span<const T> in = x.values<T>();
     const std::span<T> to = out.mutable_values<T>();
-    for (size_t i = 0; i < to.size(); ++i) to[i] = in[i] / static_cast<T>(divisor);
+    for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(in[i] / static_cast<T>(divisor));
   };
-  if (x.type().dtype == DType::kF32) {
-    divide(float{});
-  } else if (x.type().dtype == DType::kF64) {
-    divide(double{});
-  } else {
-    return InvalidArgument("reduce: a mean takes f32 or f64, got: " + x.type().ToString());
+  if (!mesh::IsFloat(x.type().dtype)) {
+    return InvalidArgument("reduce: a mean takes f32, f64, bf16 or f16, got: " +
+                           x.type().ToString());
   }
+  mesh::WithElementType(x.type().dtype, divide);
   return out;
 }
 

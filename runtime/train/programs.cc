@@ -1,6 +1,7 @@
 #include "runtime/train/programs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <set>
@@ -128,6 +129,13 @@ Result<Batch> InputsOf(const Recipe& recipe, Builder& b, std::span<const TensorT
   return batch;
 }
 
+// What the model says of `inputs`, in f32 where it computes in 16 bits.
+Value Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how) {
+  const nn::ContextScope context(std::move(how));
+  const Value said = model(inputs);
+  return nn::CallContext::Current().compute ? program::Cast(said, DType::kF32) : said;
+}
+
 // Records the model, the loss and the metrics on the components of a part, the share of the batch
 // that it is. Errors: the builder's; labels that do not fit; a component that is not there.
 Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& values, double share,
@@ -135,13 +143,11 @@ Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& va
   MT_ASSIGN_OR_RETURN(const size_t label, PlaceOf(recipe, "labels", recipe.labels));
   MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, ModelInputs(recipe));
   const Value y = values[label];
-  Value predictions;
-  {
-    nn::ContextScope context({.training = training, .seed = recipe.seed, .step = recipe.step});
-    std::vector<Value> inputs;
-    for (const size_t place : places) inputs.push_back(values[place]);
-    predictions = (*recipe.model)(inputs);
-  }
+  std::vector<Value> inputs;
+  for (const size_t place : places) inputs.push_back(values[place]);
+  const Value predictions = Predicted(
+      *recipe.model, inputs,
+      {.training = training, .seed = recipe.seed, .step = recipe.step, .compute = recipe.compute});
   MT_RETURN_IF_ERROR(b.status());
   MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(y.type(), predictions.type()));
   out.classes = recipe.loss.Classes(predictions.type());
@@ -198,7 +204,7 @@ Result<Recorded> Record(const Recipe& recipe, Builder& b, std::span<const Tensor
 // The gradients of a batch, to which each part adds its own.
 class Gradients {
  public:
-  explicit Gradients(std::span<const Parameter> weights) {
+  Gradients(std::span<const Parameter> weights, double scale) : scale_(scale) {
     for (const Parameter& weight : weights) {
       if (!weight.trainable()) continue;
       trained_.push_back(weight);
@@ -206,7 +212,8 @@ class Gradients {
     }
   }
   void Add(Builder& b, const Value& objective) {
-    std::vector<Value> made = b.Gradient(objective, variables_);
+    std::vector<Value> made = b.Gradient(Times(objective, scale_), variables_);
+    for (Value& gradient : made) gradient = Times(gradient, 1 / scale_);
     if (sums_.empty()) {
       sums_ = std::move(made);
       return;
@@ -217,6 +224,7 @@ class Gradients {
   void Apply(Optimizer& optimizer) const { optimizer.Apply(trained_, sums_); }
 
  private:
+  const double scale_;  // of the loss
   std::vector<Parameter> trained_;
   std::vector<program::Variable> variables_;
   std::vector<Value> sums_;  // empty: of no part yet
@@ -284,6 +292,10 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   if (recipe.model == nullptr || recipe.loss.function == nullptr || recipe.optimizer == nullptr) {
     return InvalidArgument("BuildPrograms: a recipe needs a model, a loss and an optimizer");
   }
+  if (!(recipe.loss_scale > 0) || !std::isfinite(recipe.loss_scale)) {
+    return InvalidArgument("loss_scale: expected a number above 0, got: " +
+                           std::to_string(recipe.loss_scale));
+  }
   if (recipe.accumulate < 1 || recipe.accumulate > kMostParts) {
     return InvalidArgument("accumulate: expected a number of parts from 1 to " +
                            std::to_string(kMostParts) +
@@ -308,7 +320,7 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
       if (!gradients) {
         out.parameters = recipe.model->parameters();
         MT_RETURN_IF_ERROR(recipe.layouts.Apply(out.parameters));
-        gradients.emplace(out.parameters);
+        gradients.emplace(out.parameters, recipe.loss_scale);
       }
       gradients->Add(b, recorded.objective);
       MT_RETURN_IF_ERROR(b.status());
@@ -341,13 +353,12 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
 }
 
 Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
-                                   int64_t seed) {
+                                   int64_t seed, std::optional<DType> compute) {
   Builder b("predict");
   const Builder::Scope recording(b);
-  const nn::ContextScope context({.training = false, .seed = seed});
   std::vector<Value> values;
   for (const NamedInput& input : inputs) values.push_back(b.Input(input.name, input.type));
-  b.Output("predictions", model(values));
+  b.Output("predictions", Predicted(model, values, {.seed = seed, .compute = compute}));
   MT_RETURN_IF_ERROR(b.status());
   Prediction out;
   MT_ASSIGN_OR_RETURN(out.program, b.Build());
@@ -357,17 +368,16 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
 }
 
 Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
-                             int64_t seed) {
+                             int64_t seed, std::optional<DType> compute) {
   const TensorType& x = text.type;
   if (x.rank() != 2 || x.dims[0] != 1 || mesh::IsFloat(x.dtype) || x.dtype == DType::kBool) {
     return InvalidArgument("expected a text of ids [1, T], got: " + x.ToString());
   }
   Builder b("next");
   const Builder::Scope recording(b);
-  const nn::ContextScope context({.training = false, .seed = seed});
   const Value ids = b.Input(text.name, x);
   const Value at = b.Input(std::string(kAtName), {DType::kI64, {1}});
-  const Value predictions = model(ids);
+  const Value predictions = Predicted(model, {&ids, 1}, {.seed = seed, .compute = compute});
   MT_RETURN_IF_ERROR(b.status());
   const program::Dims dims = predictions.dims();
   if (dims.size() != 3 || dims[0] != 1 || dims[1] != x.dims[1] ||

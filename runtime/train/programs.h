@@ -52,6 +52,12 @@ struct Recipe {
   // layers themselves take from the examples of one call: batch normalisation's statistics are a
   // part's, and dropout draws anew for each. From 1 to kMostParts.
   int64_t accumulate = 1;
+  // bf16 or f16: what layers compute in, while weights, what they predict, loss and optimizer stay
+  // f32 (nn::CallContext::compute).
+  std::optional<program::DType> compute;
+  // The gradient is computed of so many times the loss, and divided by as much before anything else
+  // sees it: what f16 would round to 0 on the way back is kept. Above 0.
+  double loss_scale = 1;
   // Counts training steps for dropout, each part as one; a state only where a layer reads it.
   Parameter step{
       "step", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}};
@@ -80,7 +86,8 @@ struct Programs {
 // `types`: of the components, in their order.
 Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types);
 // A model alone, on inputs of these names and types: what it predicts is the output `predictions`.
-// Dropout passes on; the variables are only read. Errors: the trace's first.
+// Dropout passes on; the variables are only read. `compute`: as a recipe's. Errors: the trace's
+// first.
 struct NamedInput {
   std::string name;
   TensorType type;
@@ -91,7 +98,7 @@ struct Prediction {
   std::map<std::string, int64_t> rows;       // as Programs::rows, of the inputs
 };
 Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
-                                   int64_t seed);
+                                   int64_t seed, std::optional<program::DType> compute = {});
 
 // What a model of sequences says comes behind one of a text's ids. Inputs: the text, ids [1, T] of
 // the input's name and type, and `at`, i64[1], which of them; output `next`, [1, C], the logits of
@@ -99,7 +106,7 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
 // predict [1, T, C], or of a loss that knows no classes; the trace's first.
 inline constexpr std::string_view kAtName = "at";
 Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
-                             int64_t seed);
+                             int64_t seed, std::optional<program::DType> compute = {});
 
 // Of batches of two components.
 inline Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x,

@@ -137,7 +137,9 @@ Status Model::Compile(CompileOptions options) {
                     .metrics = std::move(options.metrics),
                     .layouts = mesh == nullptr ? nn::LayoutMap() : mesh->layouts(),
                     .seed = options.seed,
-                    .accumulate = options.accumulate});
+                    .accumulate = options.accumulate,
+                    .compute = options.compute,
+                    .loss_scale = options.loss_scale});
   engine_->Compile(*recipe);
   recipe_ = std::move(recipe);
   prepared_ = false;
@@ -275,7 +277,8 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
         {inputs.size() == 1 ? std::string(train::kInputName) : "x" + std::to_string(i), inputs[i]});
   }
   MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
-                      train::BuildPrediction(*layer_, named, /*seed=*/0));
+                      train::BuildPrediction(*layer_, named, /*seed=*/0,
+                                             recipe_ ? recipe_->compute : std::nullopt));
   Prediction made;
   for (const train::NamedInput& input : named) {
     const auto rows = made_of.rows.find(input.name);

@@ -57,6 +57,10 @@ struct CompileOptions {
   // Parts that each batch is computed in, one after the other, for one change of the weights
   // (train::Recipe).
   int64_t accumulate = 1;
+  // bf16 or f16: what layers compute in, and what the loss is multiplied with on the way back
+  // (train::Recipe). None: their inputs' type.
+  std::optional<program::DType> compute = {};
+  double loss_scale = 1;
 };
 
 // x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.

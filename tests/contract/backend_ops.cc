@@ -30,7 +30,10 @@ using program::Value;
 using sharding::Given;
 using testing::StepInput;
 
-double Tolerance(DType dtype) { return dtype == DType::kF32 ? 2e-6 * 8 : 1e-13 * 8; }
+double Tolerance(DType dtype) {
+  if (mesh::IsHalf(dtype)) return 16 * mesh::UnitRoundoff(dtype);
+  return dtype == DType::kF32 ? 2e-6 * 8 : 1e-13 * 8;
+}
 
 // `f` is `dtype`.
 Program Record(const SmallProgram& c, DType dtype) {
@@ -59,22 +62,31 @@ std::vector<OpCase> Rows() {
     const program::OpDef& def = *program::Registry::Standard().Find(row.kind);
     if (!testing::IsOfWholePrograms(def)) continue;
     rows.push_back(row);
-    OpCase twin = row;
-    for (std::string& operand : twin.operands) {
-      if (operand.starts_with("f32") || operand.starts_with("f64")) {
-        operand.replace(0, 3, operand.starts_with("f32") ? "f64" : "f32");
+    // In the other types of floats too; of the two of 16 bits one after the other.
+    const std::string half(mesh::DTypeName(rows.size() % 2 == 0 ? DType::kBF16 : DType::kF16));
+    for (const std::string& other : {std::string("f32"), std::string("f64"), half}) {
+      OpCase twin = row;
+      for (std::string& operand : twin.operands) {
+        if (operand.starts_with("f32") || operand.starts_with("f64")) operand.replace(0, 3, other);
       }
-    }
-    if (twin.operands != row.operands && def.infer({twin.types(), twin.attrs}).ok()) {
-      rows.push_back(std::move(twin));
+      if (twin.operands != row.operands && def.infer({twin.types(), twin.attrs}).ok()) {
+        rows.push_back(std::move(twin));
+      }
     }
   }
   return rows;
 }
 
-bool IsSingle(const Program& program) {
-  return std::any_of(program.values.begin(), program.values.end(),
-                     [](const auto& value) { return value.type.dtype == DType::kF32; });
+// Of the types of floats that the program has, the one that rounds most.
+DType Coarsest(const Program& program) {
+  DType coarsest = DType::kF64;
+  for (const auto& value : program.values) {
+    const DType dtype = value.type.dtype;
+    if (mesh::IsFloat(dtype) && mesh::UnitRoundoff(dtype) > mesh::UnitRoundoff(coarsest)) {
+      coarsest = dtype;
+    }
+  }
+  return coarsest;
 }
 
 // Rows as one program, each with inputs of its own; an output bears its row's name and types.
@@ -107,16 +119,16 @@ RowsProgram RecordRows(std::span<const OpCase> rows) {
 TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
   if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
   const auto backend = GetParam().make();
-  // In f32 or not, since the tolerance is one of a program; relayouts, which name an axis `a`.
-  std::map<std::pair<bool, bool>, std::vector<OpCase>> groups;
+  // By type, since the tolerance is one of a program; relayouts, which name an axis `a`.
+  std::map<std::pair<DType, bool>, std::vector<OpCase>> groups;
   for (const OpCase& row : Rows()) {
-    groups[{IsSingle(RecordRows({&row, 1}).program), row.kind == "relayout"}].push_back(row);
+    groups[{Coarsest(RecordRows({&row, 1}).program), row.kind == "relayout"}].push_back(row);
   }
   // What compiles slowly gets many rows as one program.
   const size_t together = GetParam().quick ? 1 : 24;
   std::set<std::string> ran;
   for (const auto& [group, all] : groups) {
-    const auto& [single, names_an_axis] = group;
+    const auto& [coarsest, names_an_axis] = group;
     for (size_t from = 0; from < all.size(); from += together) {
       const auto [program, input] =
           RecordRows(std::span(all).subspan(from, std::min(together, all.size() - from)));
@@ -124,10 +136,10 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
       ASSERT_TRUE(want.ok()) << all[from].name() << ": " << want.status().ToString();
       const auto check = [&](const char* mesh, const Given& given) {
         SCOPED_TRACE(all[from].name() + " and what follows it, on `" + mesh + "`");
-        const plan::Plan plan = PlanOf(program, mesh, given);
+        const plan::Plan plan = LoweredBy(*backend, program, mesh, given);
         const auto got = RunPlan(*backend, plan, input);
         ASSERT_TRUE(got.ok()) << got.status().ToString();
-        ExpectNear(*got, *want, Tolerance(single ? DType::kF32 : DType::kF64));
+        ExpectNear(*got, *want, Tolerance(coarsest));
         for (const auto& op : plan.local().ops) ran.insert(op.kind);
       };
       if (!names_an_axis) check("", {});
@@ -151,7 +163,7 @@ TEST_P(BackendSuite, SmallProgramsAgreeWithTheInterpreterOnEveryMesh) {
   if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
   const auto backend = GetParam().make();
   for (const SmallProgram& small : SmallPrograms()) {
-    for (const DType dtype : {DType::kF32, DType::kF64}) {
+    for (const DType dtype : {DType::kF32, DType::kF64}) {           // of halves: random programs
       if (small.name == "chains" && dtype == DType::kF64) continue;  // casts to f32 inside
       const Program program = Record(small, dtype);
       const StepInput input = InputFor(program, 5);

@@ -185,6 +185,15 @@ plan::Plan PlanOf(const Program& program, const std::string& mesh_text, const Gi
   return std::move(*plan);
 }
 
+plan::Plan LoweredBy(const Backend& backend, const Program& program, const std::string& mesh_text,
+                     const Given& given) {
+  auto partitioned = sharding::Shard(program, *Mesh::Parse(mesh_text), given);
+  EXPECT_TRUE(partitioned.ok()) << partitioned.status().ToString();
+  auto plan = backend.Lower(std::move(*partitioned), {});
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  return std::move(*plan);
+}
+
 Given FirstDimension(const Program& program, const std::string& mesh_text) {
   Given given;
   const Mesh mesh = *Mesh::Parse(mesh_text);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device/backend.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/builder.h"
 #include "runtime/sharding/sharding.h"
@@ -35,6 +36,10 @@ void ExpectNear(const testing::StepResult& got, const testing::StepResult& want,
 // A program that cannot be sharded or planned so fails the test.
 plan::Plan PlanOf(const program::Program& program, const std::string& mesh_text,
                   const sharding::Given& given, plan::Options options = {});
+
+// The plan that the backend makes of it, as sessions ask for it.
+plan::Plan LoweredBy(const Backend& backend, const program::Program& program,
+                     const std::string& mesh_text, const sharding::Given& given);
 
 // Inputs of rank >= 1 cut along dimension 0 over the mesh's first axis.
 sharding::Given FirstDimension(const program::Program& program, const std::string& mesh_text);

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/mesh/element_type.h"
+#include "runtime/mesh/tensor.h"
 #include "tests/contract/communicator_suite.h"
 
 namespace meshtrain::collective::suite {
@@ -65,61 +67,17 @@ inline double Element(int64_t rank, int64_t i) {
 }
 
 inline void Put(DType dtype, double v, std::byte* at) {
-  switch (dtype) {
-    case DType::kF32: {
-      const float x = static_cast<float>(v);
-      std::memcpy(at, &x, 4);
-      return;
-    }
-    case DType::kF64:
-      std::memcpy(at, &v, 8);
-      return;
-    case DType::kI32: {
-      const int32_t x = static_cast<int32_t>(v);
-      std::memcpy(at, &x, 4);
-      return;
-    }
-    case DType::kI64: {
-      const int64_t x = static_cast<int64_t>(v);
-      std::memcpy(at, &x, 8);
-      return;
-    }
-    default: {
-      const uint8_t x = static_cast<uint8_t>(v);
-      std::memcpy(at, &x, 1);
-      return;
-    }
-  }
+  mesh::WithElementType(dtype, [&](auto zero) {
+    const auto x = static_cast<decltype(zero)>(v);
+    std::memcpy(at, &x, sizeof x);
+  });
 }
 
 inline double Get(DType dtype, const std::byte* at) {
-  switch (dtype) {
-    case DType::kF32: {
-      float x;
-      std::memcpy(&x, at, 4);
-      return x;
-    }
-    case DType::kF64: {
-      double x;
-      std::memcpy(&x, at, 8);
-      return x;
-    }
-    case DType::kI32: {
-      int32_t x;
-      std::memcpy(&x, at, 4);
-      return x;
-    }
-    case DType::kI64: {
-      int64_t x;
-      std::memcpy(&x, at, 8);
-      return static_cast<double>(x);
-    }
-    default: {
-      uint8_t x;
-      std::memcpy(&x, at, 1);
-      return x;
-    }
-  }
+  return mesh::WithElementType(dtype, [&](auto x) -> double {
+    std::memcpy(&x, at, sizeof x);
+    return static_cast<double>(x);
+  });
 }
 
 inline double Reduce(Reduction r, double a, double b) {

@@ -20,7 +20,8 @@ using mesh::Reduction;
 const int64_t kCounts[] = {0, 1, 5, 9001, 300'011};
 // Four members' payloads of so many floats are more than any cache holds.
 constexpr int64_t kPastCaches = 2'200'003;
-const DType kDTypes[] = {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kU8};
+const DType kDTypes[] = {DType::kF32, DType::kF64,  DType::kI32, DType::kI64,
+                         DType::kU8,  DType::kBF16, DType::kF16};
 // The largest on one group: it takes long, and groups differ in who sends what to whom, not in how.
 bool Skips(const Communicator& c, const std::vector<int>& axes, int64_t count) {
   return count > 10'000 && (c.mesh().ToString() != "batch=4" || axes != std::vector<int>{0});

@@ -96,7 +96,7 @@ class Mutator {
     const size_t choice = Pick(4);
     if (choice == 0 && !program.inputs.empty()) {
       auto& type = program.values[program.inputs[Pick(program.inputs.size())].value].type;
-      if (Pick(3) == 0) type.dtype = static_cast<mesh::DType>(Pick(6));
+      if (Pick(3) == 0) type.dtype = mesh::kAllDTypes[Pick(std::size(mesh::kAllDTypes))];
       if (Pick(8) == 0) type.dims.assign(Pick(36), 1);
       if (!type.dims.empty()) type.dims[Pick(type.dims.size())] = Integer();
       return;

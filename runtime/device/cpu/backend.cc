@@ -17,6 +17,7 @@
 #include "runtime/device/cpu/places.h"
 #include "runtime/device/queue.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/widen.h"
 
 namespace meshtrain::device {
 namespace cpu {
@@ -367,7 +368,7 @@ class CpuBackend final : public Backend {
     traits_.host_memory = true;
     traits_.shared_memory = !options.isolated;
     traits_.communicators = true;
-    traits_.types = {DType::kBool, DType::kU8, DType::kI32, DType::kI64, DType::kF32, DType::kF64};
+    traits_.types.assign(std::begin(mesh::kAllDTypes), std::end(mesh::kAllDTypes));
   }
 
   std::string_view name() const override { return "cpu"; }
@@ -400,7 +401,7 @@ class CpuBackend final : public Backend {
 
   Result<Plan> Lower(sharding::Partitioned partitioned,
                      const plan::Options& options) const override {
-    return plan::MakePlan(std::move(partitioned), options);
+    return plan::MakePlan(plan::WidenHalves(std::move(partitioned)), options);
   }
 
   Result<std::unique_ptr<Executable>> Compile(const Plan& plan,
@@ -426,7 +427,14 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
+Status CheckWidened(const Making& making, const program::Op& op) {
+  if (!plan::ComputesWithHalves(making.local(), op)) return OkStatus();
+  return Unimplemented("cpu: `" + op.kind + "` of bf16 or f16: expected a plan that a CPU lowered")
+      .At(op.where.ToString());
+}
+
 Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
+  MT_RETURN_IF_ERROR(CheckWidened(making, op));
   if (IsElementwise(op)) {
     const int index = static_cast<int>(&op - making.local().ops.data());
     return MakeFusedKernel(making, {&index, 1});

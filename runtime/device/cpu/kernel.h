@@ -83,6 +83,9 @@ inline int64_t AlignedBytes(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// Errors: kUnimplemented for an op that computes with 16-bit floats, which Backend::Lower leaves
+// none of; no kernel would say that it cannot.
+Status CheckWidened(const Making& making, const program::Op& op);
 // Errors: kUnimplemented naming the op.
 Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op);
 // A chain of element-wise ops over one index space (fused/fused.cc). Errors: kUnimplemented.

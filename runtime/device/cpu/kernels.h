@@ -12,8 +12,8 @@
 namespace meshtrain::device::cpu {
 
 // As mesh::DType, which these files do not include. Checked in kernels.cc.
-enum class Type : uint8_t { kBool, kU8, kI32, kI64, kF32, kF64 };
-inline constexpr int kTypes = 6;
+enum class Type : uint8_t { kBool, kU8, kI32, kI64, kF32, kF64, kBF16, kF16 };
+inline constexpr int kTypes = 8;
 
 // Operations on blocks of elements. a, b, c are operands, d the result.
 enum class BlockOp : uint8_t {
@@ -79,8 +79,9 @@ enum class Fold : uint8_t { kSum, kMax, kMin };
 
 struct Kernels {
   const char* name;  // "v3"
-  // Of operands of `type` (select: of b and c). Null when there is no such loop: the mask is not
-  // served (give the scalar as a block), or the operation means nothing.
+  // Of operands of `type` (select: of b and c). bf16 and f16 are copied, selected and cast only:
+  // what computes with them computes in f32 (plan/widen.h). Null when there is no such loop: the
+  // mask is not served (give the scalar as a block), or the operation means nothing.
   BlockFn (*block)(BlockOp op, Type type, ScalarMask scalars);
   BlockFn (*cast)(Type from, Type to);
   // d[i] = one element of `width` bytes.
@@ -98,7 +99,7 @@ struct Kernels {
   // The same sums of f32 or f64 before they are rounded, to be added to others. rows, n >= 1.
   void (*sum_rows)(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n);
   void (*sum_row)(Type type, double* d, const void* a, int64_t n);
-  // How many of n elements, f32 or f64, are not within [-limit, limit]; a NaN is not.
+  // How many of n floats are not within [-limit, limit]; a NaN is not.
   int64_t (*count_beyond)(Type type, const void* a, int64_t n, double limit);
 
   // Over the last dimension of [rows, n], f32 or f64.

@@ -76,6 +76,8 @@ void StridedCopy::Rows(const std::byte* from, std::byte* to, int64_t begin, int6
       CopyRow<uint32_t>(from + f, fs, to + t, ts, n);
     } else if (width_ == 8) {
       CopyRow<uint64_t>(from + f, fs, to + t, ts, n);
+    } else if (width_ == 2) {
+      CopyRow<uint16_t>(from + f, fs, to + t, ts, n);
     } else {
       CopyRow<uint8_t>(from + f, fs, to + t, ts, n);
     }

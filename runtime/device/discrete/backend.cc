@@ -11,6 +11,7 @@
 #include "runtime/device/discrete/discrete_backend.h"
 #include "runtime/device/discrete/executable.h"
 #include "runtime/device/queue.h"
+#include "runtime/plan/widen.h"
 
 namespace meshtrain::device {
 namespace {
@@ -137,8 +138,7 @@ class DiscreteBackend final : public Backend {
   DiscreteBackend(const DiscreteOptions& options, std::shared_ptr<Work> work)
       : options_(options), work_(std::move(work)) {
     traits_.communicators = true;
-    traits_.types = {mesh::DType::kBool, mesh::DType::kU8,  mesh::DType::kI32,
-                     mesh::DType::kI64,  mesh::DType::kF32, mesh::DType::kF64};
+    traits_.types.assign(std::begin(mesh::kAllDTypes), std::end(mesh::kAllDTypes));
     traits_.devices = options.devices;
     traits_.memory_bytes = options.memory_bytes;
   }
@@ -203,7 +203,7 @@ class DiscreteBackend final : public Backend {
 
   Result<plan::Plan> Lower(sharding::Partitioned partitioned,
                            const plan::Options& options) const override {
-    return plan::MakePlan(std::move(partitioned), options);
+    return plan::MakePlan(plan::WidenHalves(std::move(partitioned)), options);
   }
 
   Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,

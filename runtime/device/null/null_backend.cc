@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/device/checks.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/widen.h"
 
 namespace meshtrain::device {
 namespace {
@@ -80,8 +81,7 @@ class NullBackend final : public Backend {
   explicit NullBackend(bool isolated) {
     traits_.shared_memory = !isolated;
     traits_.communicators = true;
-    traits_.types = {mesh::DType::kBool, mesh::DType::kU8,  mesh::DType::kI32,
-                     mesh::DType::kI64,  mesh::DType::kF32, mesh::DType::kF64};
+    traits_.types.assign(std::begin(mesh::kAllDTypes), std::end(mesh::kAllDTypes));
   }
   std::string_view name() const override { return "null"; }
   const Traits& traits() const override { return traits_; }
@@ -112,7 +112,7 @@ class NullBackend final : public Backend {
 
   Result<plan::Plan> Lower(sharding::Partitioned partitioned,
                            const plan::Options& options) const override {
-    return plan::MakePlan(std::move(partitioned), options);
+    return plan::MakePlan(plan::WidenHalves(std::move(partitioned)), options);
   }
 
   Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,

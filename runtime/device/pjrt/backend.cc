@@ -8,6 +8,7 @@
 #include "runtime/device/pjrt/lowering.h"
 #include "runtime/device/pjrt/pjrt_backend.h"
 #include "runtime/device/pjrt/plugin.h"
+#include "runtime/plan/widen.h"
 
 namespace meshtrain::device {
 namespace pjrt {
@@ -165,8 +166,7 @@ class PjrtBackend final : public Backend {
  public:
   PjrtBackend(const PjrtOptions& options, ClientPtr client)
       : options_(options), client_(std::move(client)) {
-    traits_.types = {mesh::DType::kBool, mesh::DType::kU8,  mesh::DType::kI32,
-                     mesh::DType::kI64,  mesh::DType::kF32, mesh::DType::kF64};
+    traits_.types.assign(std::begin(mesh::kAllDTypes), std::end(mesh::kAllDTypes));
     traits_.devices = client_->devices();
     traits_.memory_bytes = client_->memory_bytes();
   }
@@ -222,7 +222,7 @@ class PjrtBackend final : public Backend {
                            const plan::Options& options) const override {
     plan::Options own = options;
     own.fuse = false;
-    return plan::MakePlan(std::move(partitioned), own);
+    return plan::MakePlan(plan::WidenHalves(std::move(partitioned), plan::IsProduct), own);
   }
 
   Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,

@@ -69,6 +69,10 @@ PJRT_Buffer_Type TypeOf(mesh::DType dtype) {
       return PJRT_Buffer_Type_F32;
     case mesh::DType::kF64:
       return PJRT_Buffer_Type_F64;
+    case mesh::DType::kBF16:
+      return PJRT_Buffer_Type_BF16;
+    case mesh::DType::kF16:
+      return PJRT_Buffer_Type_F16;
   }
   return PJRT_Buffer_Type_INVALID;
 }

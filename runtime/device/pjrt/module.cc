@@ -8,6 +8,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/device/pjrt/module_text.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::device::pjrt {
 
@@ -42,9 +43,13 @@ std::string Hex(uint64_t bits, int digits) {
 std::string Number(const std::string& element, double value) {
   if (element == "f32") return Hex(std::bit_cast<uint32_t>(static_cast<float>(value)), 8);
   if (element == "f64") return Hex(std::bit_cast<uint64_t>(value), 16);
+  if (element == "bf16") return Hex(mesh::BFloat16(value).bits, 4);
+  if (element == "f16") return Hex(mesh::Float16(value).bits, 4);
   if (element == "i1") return value != 0 ? "true" : "false";
   return std::to_string(static_cast<int64_t>(value));
 }
+
+bool IsHalfElement(std::string_view element) { return element == "bf16" || element == "f16"; }
 
 std::string GroupsText(const Module::Groups& groups) {
   std::string text;
@@ -54,6 +59,10 @@ std::string GroupsText(const Module::Groups& groups) {
 }
 
 }  // namespace
+
+bool IsFloatElement(std::string_view element) {
+  return element.starts_with("f") || element == "bf16";
+}
 
 std::string ElementOf(mesh::DType dtype) {
   switch (dtype) {
@@ -69,6 +78,10 @@ std::string ElementOf(mesh::DType dtype) {
       return "f32";
     case mesh::DType::kF64:
       return "f64";
+    case mesh::DType::kBF16:
+      return "bf16";
+    case mesh::DType::kF16:
+      return "f16";
   }
   return "";
 }
@@ -134,7 +147,7 @@ Node Module::Binary(std::string_view op, const Node& a, const Node& b) {
 Node Module::Compare(std::string_view direction, const Node& a, const Node& b) {
   MT_CHECK(a.element == b.element && a.dims == b.dims);
   const Node result{"", "i1", a.dims};
-  const char* kind = a.element.starts_with("f")                        ? "FLOAT"
+  const char* kind = IsFloatElement(a.element)                         ? "FLOAT"
                      : a.element.starts_with("u") || a.element == "i1" ? "UNSIGNED"
                                                                        : "SIGNED";
   return Line("stablehlo.compare " + std::string(direction) + ", " + a.name + ", " + b.name + ", " +
@@ -298,14 +311,15 @@ Node Module::Dot(const Node& a, const Node& b, int batch, bool transpose_a, bool
   for (int d = 0; d < batch; ++d) batches.push_back(d);
   dims.push_back(a.dims[rows]);
   dims.push_back(b.dims[columns]);
-  const Node result{"", a.element, dims};
+  const bool half = IsHalfElement(a.element);
+  const Node result{"", half ? "f32" : a.element, dims};
   std::string text = "stablehlo.dot_general " + a.name + ", " + b.name + ", ";
   if (batch > 0) text += "batching_dims = " + List(batches) + " x " + List(batches) + ", ";
+  text += "contracting_dims = " + List({left}) + " x " + List({right});
   // In the operands' own precision: a TPU would round f32 to bf16.
-  text += "contracting_dims = " + List({left}) + " x " + List({right}) +
-          ", precision = [HIGHEST, HIGHEST] : (" + a.type() + ", " + b.type() + ") -> " +
-          result.type();
-  return Line(text, a.element, dims);
+  if (!half) text += ", precision = [HIGHEST, HIGHEST]";
+  text += " : (" + a.type() + ", " + b.type() + ") -> " + result.type();
+  return Convert(Line(text, result.element, dims), a.element);
 }
 
 Node Module::Convolve(const Node& a, const Node& b, const Convolution& c, const Dims& result) {
@@ -316,20 +330,24 @@ Node Module::Convolve(const Node& a, const Node& b, const Convolution& c, const 
     pads += comma + List({c.pads[d].first, c.pads[d].second});
     reversed += comma + (c.reversed ? "true" : "false");
   }
-  const Node type{"", a.element, result};
+  const bool half = IsHalfElement(a.element);
+  const Node type{"", half ? "f32" : a.element, result};
+  const std::string precision = half ? "DEFAULT" : "HIGHEST";
   const std::string numbers =
       c.of_filter ? "[f, " + spatial + ", b]x[i, " + spatial + ", o]->[" + spatial + ", b, f]"
                   : "[b, " + spatial + ", f]x[" + spatial + ", i, o]->[b, " + spatial + ", f]";
-  return Line("stablehlo.convolution(" + a.name + ", " + b.name + ") dim_numbers = " + numbers +
-                  ", window = {stride = " + List(c.strides) + ", pad = [" + pads +
-                  "], lhs_dilate = " + List(c.left_dilations) +
-                  ", rhs_dilate = " + List(c.right_dilations) + ", reverse = [" + reversed +
-                  "]} {batch_group_count = " + std::to_string(c.batch_groups) +
-                  " : i64, feature_group_count = " + std::to_string(c.feature_groups) +
-                  " : i64, precision_config = [#stablehlo<precision HIGHEST>, "
-                  "#stablehlo<precision HIGHEST>]} : (" +
-                  a.type() + ", " + b.type() + ") -> " + type.type(),
-              a.element, result);
+  const Node sums =
+      Line("stablehlo.convolution(" + a.name + ", " + b.name + ") dim_numbers = " + numbers +
+               ", window = {stride = " + List(c.strides) + ", pad = [" + pads +
+               "], lhs_dilate = " + List(c.left_dilations) +
+               ", rhs_dilate = " + List(c.right_dilations) + ", reverse = [" + reversed +
+               "]} {batch_group_count = " + std::to_string(c.batch_groups) +
+               " : i64, feature_group_count = " + std::to_string(c.feature_groups) +
+               " : i64, precision_config = [#stablehlo<precision " + precision +
+               ">, #stablehlo<precision " + precision + ">]} : (" + a.type() + ", " + b.type() +
+               ") -> " + type.type(),
+           type.element, result);
+  return Convert(sums, a.element);
 }
 
 std::vector<Node> Module::While(

@@ -19,8 +19,9 @@ namespace meshtrain::device::pjrt {
 
 using mesh::Dims;
 
-// "f32", "i64", "ui8", "i1".
+// "f32", "bf16", "i64", "ui8", "i1".
 std::string ElementOf(mesh::DType dtype);
+bool IsFloatElement(std::string_view element);
 
 // A value of the text.
 struct Node {

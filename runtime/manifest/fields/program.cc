@@ -195,6 +195,13 @@ std::vector<Field> BuiltIn() {
        .fallback = "fast",
        .shows = Shows::kNumbers,
        .sample = "strict"}));
+  all.push_back(field::Word(
+      "precision", &Program::precision, {"f32", "bf16", "f16"},
+      {.about = "What layers compute in, sums in f32. Weights, normalisation, the loss and the "
+                "optimizer stay f32.",
+       .fallback = "f32",
+       .shows = Shows::kPlan,
+       .sample = "bf16"}));
   return all;
 }
 
@@ -232,7 +239,8 @@ std::vector<std::string_view> BuiltInProgramFieldNames() {
           "mirrored",
           "multi_worker_mirrored",
           "initial_weights",
-          "numerics"};
+          "numerics",
+          "precision"};
 }
 
 const std::vector<Field>& ProgramFields() {

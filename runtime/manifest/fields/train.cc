@@ -95,6 +95,12 @@ std::vector<Field> TrainFields() {
                   .fallback = "1",
                   .shows = Shows::kPlan,
                   .sample = "2"}),
+      field::Number("loss_scale", &Train::loss_scale, {.most = 1e9, .above = 0},
+                    {.about = "The gradient is computed of so many times the loss, and divided by "
+                              "as much: with precision f16 small gradients are not lost.",
+                     .fallback = "1",
+                     .shows = Shows::kPlan,
+                     .sample = "1024"}),
       field::Own<Train>("validation", "true, false, or a map", ReadValidation, WriteValidation,
                         {.about = "Whether and how data.test is looked at between epochs.",
                          .fallback = "true where there is data.test",

@@ -34,7 +34,7 @@ LayerPtr Embedding(const std::string& name, const Options& given) {
       InitializerOf(given, "embeddings_initializer", options.embeddings_initializer);
   options.embeddings_regularizer = RegularizerOf(given, "embeddings_regularizer");
   options.embeddings_layout = given.Texts("embeddings_layout");
-  if (given.Text("dtype") == "f64") options.dtype = program::DType::kF64;
+  if (const auto dtype = mesh::ParseDType(given.Text("dtype")); dtype.ok()) options.dtype = *dtype;
   return Make<nn::Embedding>(given.Int("input_dim", 1), given.Int("output_dim", 1),
                              std::move(options));
 }

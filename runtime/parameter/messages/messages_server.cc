@@ -15,7 +15,7 @@ namespace internal {
 int ToWire(DType dtype) { return static_cast<int>(dtype) + 1; }
 
 Result<DType> DTypeFromWire(int dtype) {
-  if (dtype < wire::DTYPE_BOOL || dtype > wire::DTYPE_F64) {
+  if (dtype < wire::DTYPE_BOOL || dtype > wire::DTYPE_F16) {
     return InvalidArgument("expected a known dtype, got: " + std::to_string(dtype));
   }
   return static_cast<DType>(dtype - 1);

@@ -326,9 +326,7 @@ Value LeakyRelu(const Operand& a, double slope) {
 }
 
 Value IsFinite(const Operand& a) {
-  const double largest = TypeOf(a).dtype == DType::kF32
-                             ? static_cast<double>(std::numeric_limits<float>::max())
-                             : std::numeric_limits<double>::max();
+  const double largest = mesh::LargestFinite(TypeOf(a).dtype);
   return LessEqual(Operand(Abs(a), a.where()), Operand(largest, a.where()));
 }
 

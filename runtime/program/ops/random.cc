@@ -17,6 +17,8 @@ Status CheckNumber(double number, DType dtype) {
   switch (dtype) {
     case DType::kF32:
     case DType::kF64:
+    case DType::kBF16:
+    case DType::kF16:
       return OkStatus();
     case DType::kBool:
       high = 1;

@@ -75,7 +75,7 @@ Status CheckAccepts(const TensorType& type, Accepts accepts) {
   switch (accepts) {
     case Accepts::kFloat:
       if (mesh::IsFloat(type.dtype)) return OkStatus();
-      return InvalidArgument("expected f32 or f64, got: " + type.ToString());
+      return InvalidArgument("expected f32, f64, bf16 or f16, got: " + type.ToString());
     case Accepts::kNumber:
       if (type.dtype != DType::kBool) return OkStatus();
       return InvalidArgument("expected numbers, got: " + type.ToString());

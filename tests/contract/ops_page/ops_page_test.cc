@@ -143,8 +143,7 @@ std::string ElementwiseTable() {
   for (const OpDef* def : program::Registry::Standard().All()) {
     if (def->formula.empty()) continue;
     std::string types;
-    for (const DType dtype :
-         {DType::kBool, DType::kU8, DType::kI32, DType::kI64, DType::kF32, DType::kF64}) {
+    for (const DType dtype : mesh::kAllDTypes) {
       std::vector<program::TensorType> operands(def->min_operands, {dtype, {2}});
       if (def->kind == "select") operands[0].dtype = DType::kBool;
       program::Attrs attrs;

@@ -234,7 +234,8 @@ TEST(CheckerTest, SeesOneWrongElement) {
       for (const size_t i : {size_t{0}, array.at.size() / 2, array.at.size() - 1}) {
         const testing::Number before = array.at[i];
         array.at[i] = mesh::IsFloat(array.type.dtype)
-                          ? before + std::max<testing::Number>(std::abs(before), 0.1L) / 100
+                          ? before + std::max<testing::Number>(std::abs(before), 0.1L) *
+                                         std::max(0.01, 40 * mesh::UnitRoundoff(array.type.dtype))
                           : before + 1;
         ++tried;
         seen += FirstWrong(got, *want) ? 1 : 0;

@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/mesh/element_type.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 
@@ -47,6 +48,12 @@ Tensor Counting(const TensorType& type) {
         break;
       case mesh::DType::kF64:
         t.mutable_values<double>()[i] = static_cast<double>(i) / 7.0;
+        break;
+      case mesh::DType::kBF16:
+        t.mutable_values<mesh::BFloat16>()[i] = mesh::BFloat16(static_cast<double>(i) / 7.0);
+        break;
+      case mesh::DType::kF16:
+        t.mutable_values<mesh::Float16>()[i] = mesh::Float16(static_cast<double>(i) / 7.0);
         break;
     }
   }

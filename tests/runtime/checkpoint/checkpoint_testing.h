@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/checkpoint/collect.h"
+#include "runtime/mesh/element_type.h"
 #include "runtime/mesh/layout.h"
 #include "runtime/mesh/tensor.h"
 #include "tests/support/temp_folder.h"
@@ -50,6 +51,12 @@ inline mesh::Tensor Counting(mesh::TensorType type, double first = 0) {
         break;
       case mesh::DType::kF32:
         t.mutable_values<float>()[i] = static_cast<float>(v);
+        break;
+      case mesh::DType::kBF16:
+        t.mutable_values<mesh::BFloat16>()[i] = mesh::BFloat16(v);
+        break;
+      case mesh::DType::kF16:
+        t.mutable_values<mesh::Float16>()[i] = mesh::Float16(v);
         break;
       case mesh::DType::kF64:
         t.mutable_values<double>()[i] = v;

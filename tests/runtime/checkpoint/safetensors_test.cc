@@ -51,7 +51,7 @@ TEST(SafetensorsTest, ReadsBackWhatItWrote) {
 
 TEST(SafetensorsTest, OpensFilesWithTypesThatItCannotRead) {
   const TempFolder folder;
-  Spill(folder.At("x"), File(R"({"h":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},)"
+  Spill(folder.At("x"), File(R"({"h":{"dtype":"U16","shape":[2],"data_offsets":[0,4]},)"
                              R"("q":{"dtype":"F4","shape":[4],"data_offsets":[4,6]},)"
                              R"("b":{"dtype":"U8","shape":[1],"data_offsets":[6,7]}}   )",
                              "abcdefg"));

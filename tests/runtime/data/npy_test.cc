@@ -39,8 +39,8 @@ TEST(NpyTest, WritesWhatNumpyWrites) {
 }
 
 TEST(NpyTest, ReadsBackEveryTypeAndRank) {
-  for (const DType dtype :
-       {DType::kBool, DType::kU8, DType::kI32, DType::kI64, DType::kF32, DType::kF64}) {
+  for (const DType dtype : mesh::kAllDTypes) {
+    if (dtype == DType::kBF16) continue;  // numpy has none
     for (const mesh::Dims& dims : std::vector<mesh::Dims>{{}, {3}, {2, 3, 4}, {0, 5}}) {
       Tensor tensor(TensorType{dtype, dims});
       std::byte next{0};
@@ -90,8 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
             "got: Fortran order", kBad},
         Bad{"BigEndian", File("{'descr': '>f4', 'fortran_order': False, 'shape': (1,)}", "abcd"),
             "got: '>f4'", kBad},
-        Bad{"HalfFloats", File("{'descr': '<f2', 'fortran_order': False, 'shape': (2,)}", "abcd"),
-            "got: '<f2'", kBad},
+        Bad{"ShortWholes", File("{'descr': '<i2', 'fortran_order': False, 'shape': (2,)}", "abcd"),
+            "got: '<i2'", kBad},
         Bad{"CutOff", File("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", "abcd"),
             "an array of shape (2,), got: 4 bytes"},
         Bad{"TooLong", File("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "abcdefgh"),

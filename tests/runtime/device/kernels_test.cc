@@ -8,9 +8,14 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
+
+#include "runtime/mesh/element_type.h"
+#include "runtime/mesh/tensor.h"
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -242,14 +247,15 @@ TEST_P(KernelsTest, FoldsOfEveryType) {
 
 TEST_P(KernelsTest, CountsWhatIsBeyondALimitAtAnyLengthAndPlace) {
   const auto check = [&]<typename T>(Type type, T) {
-    constexpr T kMost = std::numeric_limits<T>::max();
-    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    const T kMost = static_cast<T>(mesh::LargestFinite(static_cast<mesh::DType>(type)));
+    const T kInfinity = static_cast<T>(std::numeric_limits<double>::infinity());
+    const T kNone = static_cast<T>(std::numeric_limits<double>::quiet_NaN());
     for (const int64_t n : {0, 1, 63, 64, 65, 1000}) {
-      std::vector<T> v(static_cast<size_t>(n), T(-2));
+      std::vector<T> v(static_cast<size_t>(n), T(-2.0));
       EXPECT_EQ(k_->count_beyond(type, v.data(), n, 2), 0);
       EXPECT_EQ(k_->count_beyond(type, v.data(), n, 1.5), n);
       int64_t want = 0;
-      const T bad[] = {kInfinity, -kInfinity, std::numeric_limits<T>::quiet_NaN(), kMost, -kMost};
+      const T bad[] = {kInfinity, static_cast<T>(-kInfinity), kNone, kMost, static_cast<T>(-kMost)};
       for (int64_t at = 0; at < n; at += 7) {
         v[static_cast<size_t>(at)] = bad[at % 5];
         want += at % 5 < 3 ? 1 : 0;
@@ -260,6 +266,61 @@ TEST_P(KernelsTest, CountsWhatIsBeyondALimitAtAnyLengthAndPlace) {
   };
   check(Type::kF32, 0.0f);
   check(Type::kF64, 0.0);
+  check(Type::kBF16, mesh::BFloat16());
+  check(Type::kF16, mesh::Float16());
+}
+
+// As half.h rounds, at any length and place; NaN stays one.
+TEST_P(KernelsTest, HalvesAreCastAsTheHostCastsThem) {
+  std::mt19937_64 random(3);
+  const auto bits_of = []<typename T>(T v) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, &v, sizeof v);
+    return bits;
+  };
+  for (const auto from : mesh::kAllDTypes) {
+    for (const auto to : mesh::kAllDTypes) {
+      if (!mesh::IsHalf(from) && !mesh::IsHalf(to)) continue;
+      mesh::WithElementType(from, [&](auto from_zero) {
+        mesh::WithElementType(to, [&](auto to_zero) {
+          using From = decltype(from_zero);
+          using To = decltype(to_zero);
+          constexpr size_t kLength = 1037;
+          auto x = std::make_unique<From[]>(kLength);
+          auto y = std::make_unique<To[]>(kLength);
+          for (size_t i = 0; i < kLength; ++i) {
+            const auto number = std::ldexp(static_cast<double>(static_cast<int64_t>(random())),
+                                           static_cast<int>(random() % 150) - 110);
+            x[i] = std::is_integral_v<From> ? static_cast<From>(random() >> random() % 64)
+                                            : static_cast<From>(number);
+          }
+          if constexpr (mesh::kIsFloatType<From>) {
+            x[5] = static_cast<From>(std::numeric_limits<double>::quiet_NaN());
+            x[kLength - 1] = static_cast<From>(-std::numeric_limits<double>::infinity());
+          }
+          k_->cast(static_cast<Type>(from), static_cast<Type>(to))(y.get(), x.get(), nullptr,
+                                                                   nullptr, kLength);
+          for (size_t i = 0; i < kLength; ++i) {
+            if constexpr (mesh::kIsFloatType<To>) {
+              const To want = static_cast<To>(x[i]);
+              if (std::isnan(static_cast<double>(want))) {
+                ASSERT_TRUE(std::isnan(static_cast<double>(y[i])));
+              } else {
+                ASSERT_EQ(bits_of(y[i]), bits_of(want))
+                    << mesh::DTypeName(from) << " " << static_cast<double>(x[i]);
+              }
+            } else {
+              // What f32 gives is held against the reference elsewhere.
+              const float wide = static_cast<float>(x[i]);
+              To want;
+              k_->cast(Type::kF32, static_cast<Type>(to))(&want, &wide, nullptr, nullptr, 1);
+              ASSERT_EQ(bits_of(y[i]), bits_of(want)) << wide;
+            }
+          }
+        });
+      });
+    }
+  }
 }
 
 TEST_P(KernelsTest, RandomWordsAreTheSameOnEverySet) {

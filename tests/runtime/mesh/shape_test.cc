@@ -25,7 +25,7 @@ TEST(ShapeTest, RefusesWithTheReason) {
   EXPECT_EQ(TensorType::Parse("f32[a]").status().message(),
             "tensor type: expected a text like f32[8,16], got: f32[a]");
   EXPECT_EQ(ParseDType("float").status().message(),
-            "dtype: expected one of bool u8 i32 i64 f32 f64, got: float");
+            "dtype: expected one of bool u8 i32 i64 f32 f64 bf16 f16, got: float");
 }
 
 TEST(ShapeTest, StridesAreRowMajor) {

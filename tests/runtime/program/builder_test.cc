@@ -97,9 +97,9 @@ TEST(BuilderTest, EveryFunctionPassesTheLineOn) {
       {[] {
          return StatelessNormal({2}, {1, 2}, 0, 1, DType::kI32), __LINE__;
        },
-       "stateless_normal: expected f32 or f64, got: i32[2]"},
+       "stateless_normal: expected f32, f64, bf16 or f16, got: i32[2]"},
       {[] { return ReduceMean(Ones({2}, DType::kI32)), __LINE__; },
-       "reduce_mean: expected f32 or f64, got: i32[2]"},
+       "reduce_mean: expected f32, f64, bf16 or f16, got: i32[2]"},
       {[] { return ExpandDims(Ones({2}), 5), __LINE__; },
        "expand_dims: expected an axis in [-2, 2), got: 5"},
       {[] {

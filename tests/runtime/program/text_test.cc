@@ -89,7 +89,7 @@ TEST(TextTest, ErrorsNameLineAndColumn) {
       {"program p q\n", "line 1, column 11: expected the end of the line, got: q"},
       {"program p\ninput x f32[2] = %0", "line 2, column 9: expected `:`, got: f32[2] = %0"},
       {"program p\ninput x: f31[2] = %0",
-       "line 2, column 10: dtype: expected one of bool u8 i32 i64 f32 f64, got: f31"},
+       "line 2, column 10: dtype: expected one of bool u8 i32 i64 f32 f64 bf16 f16, got: f31"},
       {"program p\ninput x: f32 = %0",
        "line 2, column 10: expected a type such as f32[8,4], got: f32 = %0"},
       {"program p\ninput x: f32[] = x", "line 2, column 18: expected `%`, got: x"},

@@ -6,11 +6,11 @@
 namespace meshtrain::testing {
 namespace interpreter {
 
-double UnitOf(DType dtype) { return dtype == DType::kF32 ? 0x1p-24 : 0x1p-53; }
+double UnitOf(DType dtype) { return mesh::UnitRoundoff(dtype); }
 
 double SumUnits(DType dtype, int64_t n) {
   const auto terms = static_cast<double>(n);
-  return std::min(terms, dtype == DType::kF32 ? 32 : 32 + terms / 16);
+  return std::min(terms, dtype == DType::kF64 ? 32 + terms / 16 : 32);
 }
 
 double LargestOf(DType dtype) {
@@ -23,12 +23,9 @@ double LargestOf(DType dtype) {
       return std::numeric_limits<int32_t>::max();
     case DType::kI64:
       return 0x1p52;  // below the largest: doubles stand for it where errors are counted
-    case DType::kF32:
-      return std::numeric_limits<float>::max();
-    case DType::kF64:
-      return std::numeric_limits<double>::max();
+    default:
+      return mesh::LargestFinite(dtype);
   }
-  return 0;
 }
 
 double GridOf(const std::vector<Number>& values) {
@@ -47,7 +44,7 @@ double GridOf(const std::vector<Number>& values) {
 
 bool OnGrid(DType dtype, double grid, double mass) {
   // Far from denormal numbers, which a backend may take for 0.
-  return grid >= 0x1p-100 && mass <= grid * (dtype == DType::kF32 ? 0x1p24 : 0x1p53);
+  return grid >= (dtype == DType::kF16 ? 0x1p-14 : 0x1p-100) && mass <= grid / UnitOf(dtype);
 }
 
 void StartBounds(Array& out) {
@@ -81,8 +78,16 @@ void AddRounding(Array& out, size_t i, double units, double size, bool operands_
   if (operands_exact && OnGrid(dtype, out.grid, out.mass[i])) return;
   // The interpreter rounds too, to doubles.
   if (dtype == DType::kF64) units += 2;
-  const double smallest = dtype == DType::kF32 ? 0x1p-126 : 0x1p-1022;
-  out.error[i] += 1.01 * units * UnitOf(dtype) * size + smallest;
+  const double smallest = dtype == DType::kF64   ? 0x1p-1022
+                          : dtype == DType::kF16 ? 0x1p-24
+                                                 : 0x1p-126;
+  double relative = units * UnitOf(dtype);
+  if (mesh::IsHalf(dtype)) {
+    // Computed in f32, rounded at the end; of a sum, once more for each device that holds a part.
+    constexpr double kParts = 17;
+    relative = std::min(units, kParts) * UnitOf(dtype) + units * UnitOf(DType::kF32);
+  }
+  out.error[i] += 1.01 * relative * size + smallest;
 }
 
 Array Moved(const Array& x, const TensorType& type, const std::vector<int64_t>& from, Number fill,

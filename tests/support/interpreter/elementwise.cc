@@ -364,7 +364,8 @@ Array Cast(const Array& x, const TensorType& type, Keep keep) {
   if (bounded) StartBounds(out);
   const bool from_float = mesh::IsFloat(from), to_float = mesh::IsFloat(to);
   if (to_float) out.grid = from_float ? x.grid : 1;
-  const bool widens = from == to || (from == DType::kF32 && to == DType::kF64);
+  const bool widens =
+      from == to || (from_float && to == DType::kF64) || (mesh::IsHalf(from) && to == DType::kF32);
   for (size_t i = 0; i < x.at.size(); ++i) {
     out.at[i] = Casted(x.at[i], from, to);
     if (!bounded) continue;

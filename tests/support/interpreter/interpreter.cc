@@ -6,6 +6,7 @@
 #include <random>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/element_type.h"
 #include "runtime/program/registry.h"
 
 namespace meshtrain::testing {
@@ -173,39 +174,13 @@ std::vector<TensorType> TypesOf(const Program& program, const std::vector<ValueI
 }  // namespace
 
 Array ToArray(const Tensor& tensor) {
-  switch (tensor.type().dtype) {
-    case DType::kBool:
-      return Read<bool>(tensor);
-    case DType::kU8:
-      return Read<uint8_t>(tensor);
-    case DType::kI32:
-      return Read<int32_t>(tensor);
-    case DType::kI64:
-      return Read<int64_t>(tensor);
-    case DType::kF32:
-      return Read<float>(tensor);
-    case DType::kF64:
-      return Read<double>(tensor);
-  }
-  return {};
+  return mesh::WithElementType(tensor.type().dtype,
+                               [&](auto zero) { return Read<decltype(zero)>(tensor); });
 }
 
 Tensor ToTensor(const Array& array) {
-  switch (array.type.dtype) {
-    case DType::kBool:
-      return Write<bool>(array);
-    case DType::kU8:
-      return Write<uint8_t>(array);
-    case DType::kI32:
-      return Write<int32_t>(array);
-    case DType::kI64:
-      return Write<int64_t>(array);
-    case DType::kF32:
-      return Write<float>(array);
-    case DType::kF64:
-      return Write<double>(array);
-  }
-  return {};
+  return mesh::WithElementType(array.type.dtype,
+                               [&](auto zero) { return Write<decltype(zero)>(array); });
 }
 
 double Difference(const Array& a, const Array& b) {
@@ -236,7 +211,10 @@ std::vector<Array> Cut(const Array& whole, const Layout& layout, uint64_t seed) 
       const size_t keeper = random() % parts;  // holds what the others leave
       for (size_t k = 0; k < part.size(); ++k) {
         if (k == keeper) continue;
-        const auto small = static_cast<double>(random() % 5);
+        auto small = static_cast<double>(random() % 5);
+        // What is left to the other must be a number of the type.
+        const Number left = part[keeper].at[i] - (small - 2);
+        if (mesh::IsHalf(whole.type.dtype) && RoundTo(whole.type.dtype, left) != left) small = 2;
         if (reduction == Reduction::kSum) {
           part[k].at[i] = small - 2;
           part[keeper].at[i] -= small - 2;

@@ -1,9 +1,12 @@
 // Every op that is no collective, by its definition: those that move elements, products,
 // reductions, and what the partitioner writes; the other families have files of their own.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <map>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/element_type.h"
 #include "tests/support/interpreter/parts.h"
 
 namespace meshtrain::testing {
@@ -401,6 +404,18 @@ Array Window(const Array& x, const mesh::TensorType& type, const mesh::Dims& shi
   return interpreter::Shifted(x, type, shift, fill, Keep::kRounded);
 }
 
+namespace {
+
+// Rounded to odd, so that the next rounding is the only one.
+double ToHalf(Number value) {
+  const auto near = static_cast<double>(value);
+  if (!std::isfinite(near) || near == value) return near;
+  const double other = std::nextafter(near, near < value ? HUGE_VAL : -HUGE_VAL);
+  return (std::bit_cast<uint64_t>(near) & 1) != 0 ? near : other;
+}
+
+}  // namespace
+
 Number RoundTo(mesh::DType dtype, Number value) {
   using mesh::DType;
   switch (dtype) {
@@ -408,6 +423,10 @@ Number RoundTo(mesh::DType dtype, Number value) {
       return static_cast<double>(value);
     case DType::kF32:
       return static_cast<float>(value);
+    case DType::kBF16:
+      return static_cast<float>(mesh::BFloat16(ToHalf(value)));
+    case DType::kF16:
+      return static_cast<float>(mesh::Float16(ToHalf(value)));
     case DType::kBool:
       return value != 0 ? 1 : 0;
     default:

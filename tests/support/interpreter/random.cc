@@ -46,12 +46,12 @@ double Fraction(uint32_t high, uint32_t low) {
 
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
-int64_t PerGroup(mesh::DType dtype) { return dtype == mesh::DType::kF32 ? 4 : 2; }
+int64_t PerGroup(mesh::DType dtype) { return dtype == mesh::DType::kF64 ? 2 : 4; }
 
 // All normals of one group of words: four floats or two doubles.
 std::array<double, 4> Normals(const Words& w, mesh::DType dtype) {
   std::array<double, 4> out{};
-  if (dtype == mesh::DType::kF32) {
+  if (dtype != mesh::DType::kF64) {
     for (int pair = 0; pair < 2; ++pair) {
       const float u = std::max(Fraction(w[2 * pair]), 1.0e-7f);
       const auto angle = static_cast<float>(kTwoPi * Fraction(w[2 * pair + 1]));
@@ -85,7 +85,7 @@ double UniformAt(const RandomKey& key, mesh::DType dtype, int64_t index) {
   const int64_t per = PerGroup(dtype);
   const Words w = Group(key, static_cast<uint64_t>(index / per));
   const int64_t at = index % per;
-  return dtype == mesh::DType::kF32 ? Fraction(w[at]) : Fraction(w[2 * at], w[2 * at + 1]);
+  return dtype == mesh::DType::kF64 ? Fraction(w[2 * at], w[2 * at + 1]) : Fraction(w[at]);
 }
 
 double NormalAt(const RandomKey& key, mesh::DType dtype, int64_t index) {

@@ -118,8 +118,10 @@ double Drawer::NumberOf(DType dtype) {
 
 DType Drawer::AnyDType() {
   if (chains_ && Chance(0.4)) return DType::kF32;
-  static const std::vector<DType> types = {DType::kF32, DType::kF32, DType::kF32, DType::kF64,
-                                           DType::kI32, DType::kI64, DType::kU8,  DType::kBool};
+  if (Chance(0.1)) return Half();
+  static const std::vector<DType> types = {DType::kF32,  DType::kF32, DType::kF32, DType::kF64,
+                                           DType::kI32,  DType::kI64, DType::kU8,  DType::kBool,
+                                           DType::kBF16, DType::kF16};
   return OneOf(types);
 }
 
@@ -240,6 +242,9 @@ bool Drawer::Evaluate() {
 }
 
 bool Drawer::IsUsable(const Array& a) const {
+  // Of up to 16 parts of a sum none may be so large that all of them might not be finite.
+  const double most =
+      a.type.dtype == DType::kF16 ? mesh::LargestFinite(DType::kF16) / 32 : kMostSize;
   size_t loose = 0;
   for (size_t i = 0; i < a.at.size(); ++i) {
     if (!mesh::IsFloat(a.type.dtype)) {
@@ -247,8 +252,9 @@ bool Drawer::IsUsable(const Array& a) const {
       continue;
     }
     const auto size = static_cast<double>(std::abs(a.at[i]));
-    if (!(size <= kMostSize) || !(a.error[i] <= kMostSize)) return false;
-    loose += a.error[i] > 1e-4 * std::max(size, 0.1) ? 1 : 0;
+    if (!(size <= most) || !(a.error[i] <= most)) return false;
+    const double much = std::max(1e-4, 8 * mesh::UnitRoundoff(a.type.dtype));
+    loose += a.error[i] > much * std::max(size, 0.1) ? 1 : 0;
   }
   return loose * 50 <= a.at.size();
 }
@@ -276,8 +282,9 @@ std::optional<Call> Drawer::DrawCall(const OpDef& def, int attempt) {
     if (i == 0 && attempt == 0 && some && Chance(0.4)) {
       call.operands.push_back(some->value);
     } else if (i == 0) {
-      call.operands.push_back(attempt < kAttempts / 2 ? Any()
-                                                      : Fresh({types[attempt % 4], SomeDims()}));
+      call.operands.push_back(attempt < kAttempts / 2
+                                  ? Any()
+                                  : Fresh({Chance(0.1) ? Half() : types[attempt % 4], SomeDims()}));
     } else {
       call.operands.push_back(Chance(0.05) ? call.operands[0] : Beside(call.operands[0]));
     }

@@ -65,7 +65,11 @@ class Drawer {
   // A number of the type, for attributes.
   double NumberOf(DType dtype);
   DType AnyDType();
-  DType FloatDType() { return Chance(0.75) ? DType::kF32 : DType::kF64; }
+  DType Half() { return Chance(0.5) ? DType::kBF16 : DType::kF16; }
+  DType FloatDType() {
+    if (Chance(0.1)) return Half();
+    return Chance(0.75) ? DType::kF32 : DType::kF64;
+  }
   Dims SomeDims(int most_rank = 3);
   uint64_t Bits() { return random_(); }
 

@@ -393,6 +393,7 @@ void FusedKernel::RunLoad(const Frame& frame, const Load& load, std::byte* to, i
 
 Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops) {
   for (const int op : ops) {
+    MT_RETURN_IF_ERROR(CheckWidened(making, making.local().ops[op]));
     if (!IsElementwise(making.local().ops[op])) {
       return Unimplemented("cpu: no element-wise kernel for op `" + making.local().ops[op].kind +
                            "`");

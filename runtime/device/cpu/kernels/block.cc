@@ -367,44 +367,10 @@ BlockFn ForBool(BlockOp op, ScalarMask s) {
   }
 }
 
-// From float to whole numbers: towards zero; NaN and what does not fit give the type's limits or 0
-// (as XLA).
-template <typename From, typename To>
-struct Convert {
-  static To Apply(From x) {
-    if constexpr ((From(0.5) != From(0)) && (To(0.5) == To(0))) {
-      constexpr To kTop = To(-1) < To(0) ? To(~(uint64_t{1} << (sizeof(To) * 8 - 1))) : To(-1);
-      constexpr To kBottom = To(-1) < To(0) ? To(uint64_t{1} << (sizeof(To) * 8 - 1)) : To(0);
-      if (x != x) return To(0);
-      if (x >= static_cast<From>(kTop)) return kTop;
-      if (x <= static_cast<From>(kBottom)) return kBottom;
-      return static_cast<To>(x);
-    } else {
-      return static_cast<To>(x);
-    }
-  }
-};
-template <typename From>
-struct Convert<From, bool> {
-  static bool Apply(From x) { return x != From(0); }
-};
-
-template <typename From>
-BlockFn CastFrom(Type to) {
-  switch (to) {
-    case Type::kBool:
-      return Unary<Convert<From, bool>, From, bool>;
-    case Type::kU8:
-      return Unary<Convert<From, uint8_t>, From, uint8_t>;
-    case Type::kI32:
-      return Unary<Convert<From, int32_t>, From, int32_t>;
-    case Type::kI64:
-      return Unary<Convert<From, int64_t>, From, int64_t>;
-    case Type::kF32:
-      return Unary<Convert<From, float>, From, float>;
-    case Type::kF64:
-      return Unary<Convert<From, double>, From, double>;
-  }
+// bf16 and f16 are moved by their bits.
+BlockFn ForHalf(BlockOp op, ScalarMask s) {
+  if (op == BlockOp::kSelect) return SelectFor<uint16_t>(s);
+  if (op == BlockOp::kCopy && s == 0) return Unary<Same, uint16_t, uint16_t>;
   return nullptr;
 }
 
@@ -431,30 +397,16 @@ BlockFn FindBlock(BlockOp op, Type type, ScalarMask scalars) {
       return ForFloat<float>(op, scalars);
     case Type::kF64:
       return ForFloat<double>(op, scalars);
-  }
-  return nullptr;
-}
-
-BlockFn FindCast(Type from, Type to) {
-  switch (from) {
-    case Type::kBool:
-      return CastFrom<uint8_t>(to);
-    case Type::kU8:
-      return CastFrom<uint8_t>(to);
-    case Type::kI32:
-      return CastFrom<int32_t>(to);
-    case Type::kI64:
-      return CastFrom<int64_t>(to);
-    case Type::kF32:
-      return CastFrom<float>(to);
-    case Type::kF64:
-      return CastFrom<double>(to);
+    case Type::kBF16:
+    case Type::kF16:
+      return ForHalf(op, scalars);
   }
   return nullptr;
 }
 
 void Fill(void* d, const void* element, int64_t width, int64_t n) {
   if (width == 1) return FillAs<uint8_t>(d, element, n);
+  if (width == 2) return FillAs<uint16_t>(d, element, n);
   if (width == 4) return FillAs<uint32_t>(d, element, n);
   return FillAs<uint64_t>(d, element, n);
 }

@@ -330,6 +330,9 @@ void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_
       return RowsOf<float>(fold, d, a, rows, stride, n, first);
     case Type::kF64:
       return RowsOf<double>(fold, d, a, rows, stride, n, first);
+    case Type::kBF16:
+    case Type::kF16:
+      break;
   }
 }
 
@@ -346,6 +349,9 @@ void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n) {
       return RowOf<float>(fold, d, a, n);
     case Type::kF64:
       return RowOf<double>(fold, d, a, n);
+    case Type::kBF16:
+    case Type::kF16:
+      break;
   }
 }
 
@@ -363,6 +369,18 @@ void SumRow(Type type, double* d, const void* a, int64_t n) {
 
 int64_t CountBeyond(Type type, const void* a, int64_t n, double limit) {
   if (type == Type::kF64) return BeyondOf<double, int64_t>(static_cast<const double*>(a), n, limit);
+  if (type == Type::kBF16 || type == Type::kF16) {
+    constexpr int64_t kBlock = 512;
+    float block[kBlock];
+    int64_t count = 0;
+    for (int64_t at = 0; at < n; at += kBlock) {
+      const int64_t some = n - at < kBlock ? n - at : kBlock;
+      FindCast(type, Type::kF32)(block, static_cast<const uint16_t*>(a) + at, nullptr, nullptr,
+                                 some);
+      count += CountBeyond(Type::kF32, block, some, limit);
+    }
+    return count;
+  }
   const float narrow = limit < __FLT_MAX__ ? static_cast<float>(limit) : __FLT_MAX__;
   return BeyondOf<float, int32_t>(static_cast<const float*>(a), n, narrow);
 }

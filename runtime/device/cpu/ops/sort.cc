@@ -140,7 +140,7 @@ KernelPtr MakeSortKernel(const Making& making, const Op& op) {
       return OfType<float>(op, l);
     case DType::kF64:
       return OfType<double>(op, l);
-    case DType::kBool:
+    default:
       break;
   }
   return nullptr;

@@ -8,6 +8,8 @@
 #include "runtime/device/cpu/kernels.h"
 #include "runtime/device/cpu/philox.h"
 #include "runtime/device/cpu/strided.h"
+#include "runtime/mesh/element_type.h"
+#include "runtime/mesh/tensor.h"
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -287,27 +289,11 @@ KernelPtr IotaOf(const Making& making, const TensorType& type, const Op& op) {
 
 Element ElementOf(DType dtype, double number) {
   Element e;
-  const auto put = [&](auto v) { std::memcpy(e.bytes, &v, sizeof v); };
-  switch (dtype) {
-    case DType::kBool:
-      put(static_cast<uint8_t>(number != 0));
-      break;
-    case DType::kU8:
-      put(static_cast<uint8_t>(number));
-      break;
-    case DType::kI32:
-      put(static_cast<int32_t>(number));
-      break;
-    case DType::kI64:
-      put(static_cast<int64_t>(number));
-      break;
-    case DType::kF32:
-      put(static_cast<float>(number));
-      break;
-    case DType::kF64:
-      put(number);
-      break;
-  }
+  mesh::WithElementType(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T element = std::is_same_v<T, bool> ? T(number != 0) : static_cast<T>(number);
+    std::memcpy(e.bytes, &element, sizeof element);
+  });
   return e;
 }
 

@@ -14,7 +14,7 @@ Node Operand(Lowering& l, const Op& op, size_t i) {
 }
 
 bool IsUnsigned(const Node& a) { return a.element.starts_with("u"); }
-bool IsFloat(const Node& a) { return a.element.starts_with("f"); }
+bool IsFloat(const Node& a) { return IsFloatElement(a.element); }
 
 template <auto kBody>
 void Unary(Lowering& l, const Op& op) {

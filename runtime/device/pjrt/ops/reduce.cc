@@ -15,6 +15,8 @@ Node Extreme(Module& m, DType dtype, bool least) {
   switch (dtype) {
     case DType::kF32:
     case DType::kF64:
+    case DType::kBF16:
+    case DType::kF16:
       return m.Splat(element, {}, least ? -HUGE_VAL : HUGE_VAL);
     case DType::kI32:
       return m.Whole(element, {},
@@ -56,7 +58,7 @@ void ArgMax(Lowering& l, const Op& op) {
   const Node top = m.Reduce("maximum", a, {axis}, Extreme(m, l.type(op.operands[0]).dtype, true),
                             /*keep=*/true);
   Node chosen = m.Compare("EQ", a, m.Broadcast(top, a.dims));
-  if (a.element.starts_with("f")) chosen = m.Binary("or", chosen, m.Compare("NE", a, a));
+  if (IsFloatElement(a.element)) chosen = m.Binary("or", chosen, m.Compare("NE", a, a));
   const Node at = m.Iota("i64", a.dims, axis);
   const Node none = m.Splat("i64", a.dims, static_cast<double>(a.dims[axis]));
   const Node last = m.Splat("i64", {}, static_cast<double>(a.dims[axis]));

@@ -39,7 +39,7 @@ Entry Embedding() {
                                             .sample = "16"})),
                field::Required(option::Int("output_dim", {.least = 1},
                                            {.about = "The size of a row.", .sample = "4"})),
-               option::Word("dtype", {"f32", "f64"},
+               option::Word("dtype", {"f32", "f64", "bf16", "f16"},
                             {.about = "The type of the table, and so of what follows.",
                              .fallback = "f32",
                              .sample = "f64"})},

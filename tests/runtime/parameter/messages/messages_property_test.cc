@@ -176,7 +176,7 @@ class Filler {
   static_assert(std::is_same_v<std::variant_alternative_t<kSourcesThatTravel, data::SourceOptions>,
                                data::OwnSource>);
   uint64_t Below(uint64_t n) { return random_() % n; }
-  static uint64_t Kinds(DType) { return static_cast<uint64_t>(DType::kF64) + 1; }
+  static uint64_t Kinds(DType) { return std::size(mesh::kAllDTypes); }
   static uint64_t Kinds(ShardPolicy) { return 2; }
   static uint64_t Kinds(RunArgument::Kind) { return 3; }
   static uint64_t Kinds(RunReply::Cause) { return 2; }
