@@ -173,7 +173,7 @@ TEST(ReplicasTest, ReduceRefusesWhatItCannotAdd) {
   const PerReplica ints{{Tensor::Scalar(int64_t{1}), Tensor::Scalar(int64_t{2})}};
   EXPECT_EQ(s->Reduce(ReduceOp::kSum, ints).value().Item(), 3);
   EXPECT_THAT(s->Reduce(ReduceOp::kMean, ints).status().message(),
-              HasSubstr("a mean takes f32 or f64"));
+              HasSubstr("a mean takes f32, f64, bf16 or f16"));
 }
 
 // --- failures
