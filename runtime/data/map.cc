@@ -17,7 +17,6 @@ using mesh::DType;
 using mesh::Tensor;
 using mesh::TensorType;
 
-// Calls f(T{}) with the C++ type of `dtype`.
 template <typename To, typename From>
 To CastTo(From x) {
   if constexpr (std::is_same_v<To, bool>) {

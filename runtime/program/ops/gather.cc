@@ -48,18 +48,38 @@ Status CheckAlong(const TensorType& ids, const Dims& of, int64_t axis) {
                          std::to_string(axis) + ", got: " + ids.ToString());
 }
 
+// The axis of a call of (table, ids, ...), whose attributes and these two are in order.
+Result<int64_t> AxisOfTable(const OpCall& call) {
+  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
+                                             {"axes", AttrKind::kInts, false},
+                                             {"size", AttrKind::kInt, false}}));
+  MT_RETURN_IF_ERROR(CheckAccepts(call.operands[0], Accepts::kFloat));
+  MT_RETURN_IF_ERROR(CheckIds(call.operands[1]));
+  const int64_t axis = call.attrs.Int("axis");
+  MT_RETURN_IF_ERROR(CheckAxis(axis, call.operands[0].rank()));
+  return axis;
+}
+
+// The result's dimensions of a call of (ids, updates), whose attributes and operands are in order,
+// but for whether they fit together.
+Result<Dims> DimsOfSums(const OpCall& call) {
+  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
+                                             {"dims", AttrKind::kInts},
+                                             {"axes", AttrKind::kInts, false},
+                                             {"size", AttrKind::kInt, false}}));
+  MT_RETURN_IF_ERROR(CheckIds(call.operands[0]));
+  MT_RETURN_IF_ERROR(CheckAccepts(call.operands[1], Accepts::kFloat));
+  MT_ASSIGN_OR_RETURN(Dims dims, DimsAttr(call.attrs));
+  MT_RETURN_IF_ERROR(CheckAxis(call.attrs.Int("axis"), static_cast<int>(dims.size())));
+  return dims;
+}
+
 // --- gather {axis} (table [P..., V, S...], ids [N...]) -> [P..., N..., S...]; of a shard, with
 // `axes` and `size` (registry.h)
 
 Result<Types> InferGather(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
-                                             {"axes", AttrKind::kInts, false},
-                                             {"size", AttrKind::kInt, false}}));
+  MT_ASSIGN_OR_RETURN(const int64_t axis, AxisOfTable(call));
   const TensorType& table = call.operands[0];
-  MT_RETURN_IF_ERROR(CheckAccepts(table, Accepts::kFloat));
-  MT_RETURN_IF_ERROR(CheckIds(call.operands[1]));
-  const int64_t axis = call.attrs.Int("axis");
-  MT_RETURN_IF_ERROR(CheckAxis(axis, table.rank()));
   Dims dims = Replaced(table.dims, axis, call.operands[1].dims);
   MT_RETURN_IF_ERROR(CheckSize(dims));
   return Types{{table.dtype, std::move(dims)}};
@@ -94,17 +114,10 @@ std::vector<Value> GatherGradient(Builder&, const Op& op, Span operands, Span, S
 // zeros, to which each update is added where its id says
 
 Result<Types> InferScatterAdd(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
-                                             {"dims", AttrKind::kInts},
-                                             {"axes", AttrKind::kInts, false},
-                                             {"size", AttrKind::kInt, false}}));
+  MT_ASSIGN_OR_RETURN(Dims dims, DimsOfSums(call));
   const TensorType& ids = call.operands[0];
   const TensorType& updates = call.operands[1];
-  MT_RETURN_IF_ERROR(CheckIds(ids));
-  MT_RETURN_IF_ERROR(CheckAccepts(updates, Accepts::kFloat));
-  MT_ASSIGN_OR_RETURN(Dims dims, DimsAttr(call.attrs));
   const int64_t axis = call.attrs.Int("axis");
-  MT_RETURN_IF_ERROR(CheckAxis(axis, static_cast<int>(dims.size())));
   MT_RETURN_IF_ERROR(CheckUpdates(updates, {updates.dtype, dims}, axis, ids));
   return Types{{updates.dtype, std::move(dims)}};
 }
@@ -139,14 +152,8 @@ std::vector<Value> ScatterAddGradient(Builder&, const Op& op, Span operands, Spa
 // needed whole, and with them the updates; a itself may lie as it will.
 
 Result<Types> InferScatterSet(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
-                                             {"axes", AttrKind::kInts, false},
-                                             {"size", AttrKind::kInt, false}}));
+  MT_ASSIGN_OR_RETURN(const int64_t axis, AxisOfTable(call));
   const TensorType& a = call.operands[0];
-  MT_RETURN_IF_ERROR(CheckAccepts(a, Accepts::kFloat));
-  MT_RETURN_IF_ERROR(CheckIds(call.operands[1]));
-  const int64_t axis = call.attrs.Int("axis");
-  MT_RETURN_IF_ERROR(CheckAxis(axis, a.rank()));
   MT_RETURN_IF_ERROR(CheckUpdates(call.operands[2], a, axis, call.operands[1]));
   return Types{a};
 }
@@ -207,15 +214,9 @@ std::vector<Value> ScatterSetGradient(Builder& b, const Op& op, Span operands, S
 // a along the axis the elements that its own ids say; of a shard as gather
 
 Result<Types> InferTakeAlong(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
-                                             {"axes", AttrKind::kInts, false},
-                                             {"size", AttrKind::kInt, false}}));
+  MT_ASSIGN_OR_RETURN(const int64_t axis, AxisOfTable(call));
   const TensorType& a = call.operands[0];
   const TensorType& ids = call.operands[1];
-  MT_RETURN_IF_ERROR(CheckAccepts(a, Accepts::kFloat));
-  MT_RETURN_IF_ERROR(CheckIds(ids));
-  const int64_t axis = call.attrs.Int("axis");
-  MT_RETURN_IF_ERROR(CheckAxis(axis, a.rank()));
   MT_RETURN_IF_ERROR(CheckAlong(ids, a.dims, axis));
   return Types{{a.dtype, ids.dims}};
 }
@@ -245,17 +246,10 @@ std::vector<Value> TakeAlongGradient(Builder&, const Op& op, Span operands, Span
 // which each update is added in its own row, where its id says
 
 Result<Types> InferAddAlong(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt},
-                                             {"dims", AttrKind::kInts},
-                                             {"axes", AttrKind::kInts, false},
-                                             {"size", AttrKind::kInt, false}}));
+  MT_ASSIGN_OR_RETURN(Dims dims, DimsOfSums(call));
   const TensorType& ids = call.operands[0];
   const TensorType& updates = call.operands[1];
-  MT_RETURN_IF_ERROR(CheckIds(ids));
-  MT_RETURN_IF_ERROR(CheckAccepts(updates, Accepts::kFloat));
-  MT_ASSIGN_OR_RETURN(Dims dims, DimsAttr(call.attrs));
   const int64_t axis = call.attrs.Int("axis");
-  MT_RETURN_IF_ERROR(CheckAxis(axis, static_cast<int>(dims.size())));
   MT_RETURN_IF_ERROR(CheckAlong(ids, dims, axis));
   if (updates.dims != ids.dims) {
     return InvalidArgument("expected an update for each id, got: " + TypesText(call.operands));
