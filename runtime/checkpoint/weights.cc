@@ -10,12 +10,11 @@
 
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/restore.h"
-#include "runtime/mesh/element_type.h"
+#include "runtime/mesh/cast.h"
 
 namespace meshtrain::checkpoint {
 namespace {
 
-using mesh::DType;
 using mesh::Tensor;
 using mesh::TensorType;
 
@@ -54,21 +53,6 @@ bool Convertible(const TensorType& from, const TensorType& to) {
          (from.dtype == to.dtype || (mesh::IsFloat(from.dtype) && mesh::IsFloat(to.dtype)));
 }
 
-Tensor Converted(const Tensor& from, DType to) {
-  if (from.type().dtype == to) return from;
-  Tensor out(TensorType{to, from.dims()});
-  // Convertible: both are floating-point types.
-  mesh::WithElementType(from.type().dtype, [&](auto element) {
-    mesh::WithElementType(to, [&](auto target) {
-      using To = decltype(target);
-      const auto in = from.values<decltype(element)>();
-      const auto values = out.mutable_values<To>();
-      for (size_t i = 0; i < in.size(); ++i) values[i] = static_cast<To>(in[i]);
-    });
-  });
-  return out;
-}
-
 }  // namespace
 
 namespace {
@@ -94,7 +78,7 @@ Result<std::vector<Tensor>> ReadWeights(const std::string& path,
   std::vector<Tensor> out;
   for (const mesh::NamedType& p : parameters) {
     MT_ASSIGN_OR_RETURN(const Tensor value, weights.read(p.name));
-    out.push_back(Converted(value, p.type.dtype));
+    out.push_back(mesh::CastTensor(value, p.type.dtype));
   }
   return out;
 }

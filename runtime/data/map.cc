@@ -2,12 +2,11 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <string>
-#include <type_traits>
 
 #include "runtime/base/check.h"
+#include "runtime/mesh/cast.h"
 #include "runtime/mesh/element_type.h"
 
 namespace meshtrain::data {
@@ -16,44 +15,6 @@ namespace {
 using mesh::DType;
 using mesh::Tensor;
 using mesh::TensorType;
-
-template <typename To, typename From>
-To CastTo(From x) {
-  if constexpr (std::is_same_v<To, bool>) {
-    return x != From{};
-  } else if constexpr (std::is_integral_v<To> && mesh::kIsFloatType<From>) {
-    if (std::isnan(x)) return 0;
-    // The limits as floats may round up past the type, hence >=.
-    if (x >= static_cast<From>(std::numeric_limits<To>::max())) {
-      return std::numeric_limits<To>::max();
-    }
-    if (x <= static_cast<From>(std::numeric_limits<To>::min())) {
-      return std::numeric_limits<To>::min();
-    }
-    return static_cast<To>(x);
-  } else if constexpr (std::is_integral_v<To> && std::is_integral_v<From> &&
-                       !std::is_same_v<From, bool>) {
-    if (std::in_range<To>(x)) return static_cast<To>(x);
-    return std::cmp_less(x, 0) ? std::numeric_limits<To>::min() : std::numeric_limits<To>::max();
-  } else {
-    return static_cast<To>(x);
-  }
-}
-
-Tensor CastTensor(const Tensor& x, DType to) {
-  if (x.type().dtype == to) return x;
-  Tensor y(TensorType{to, x.dims()});
-  mesh::WithElementType(x.type().dtype, [&](auto from) {
-    mesh::WithElementType(to, [&](auto target) {
-      using From = decltype(from);
-      using To = decltype(target);
-      const auto in = x.values<From>();
-      const auto out = y.mutable_values<To>();
-      for (size_t i = 0; i < in.size(); ++i) out[i] = CastTo<To>(in[i]);
-    });
-  });
-  return y;
-}
 
 // What halves hold is scaled as f32 is.
 DType FloatFor(DType in) { return in == DType::kF64 ? DType::kF64 : DType::kF32; }
@@ -105,8 +66,8 @@ Status Check(const MapOp& op) {
 }  // namespace
 
 Tensor ApplyMap(const MapOp& op, const Tensor& x) {
-  if (const auto* cast = std::get_if<Cast>(&op)) return CastTensor(x, cast->to);
-  const Tensor v = CastTensor(x, FloatFor(x.type().dtype));
+  if (const auto* cast = std::get_if<Cast>(&op)) return mesh::CastTensor(x, cast->to);
+  const Tensor v = mesh::CastTensor(x, FloatFor(x.type().dtype));
   const bool wide = v.type().dtype == DType::kF64;
   if (const auto* scale = std::get_if<Scale>(&op)) {
     return wide ? ScaleTensor<double>(v, scale->factor) : ScaleTensor<float>(v, scale->factor);

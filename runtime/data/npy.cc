@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/base/text.h"
-#include "runtime/data/map.h"
+#include "runtime/mesh/cast.h"
 #include "runtime/mesh/shape.h"
 
 namespace meshtrain::data {
@@ -125,7 +125,7 @@ Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
 
 std::string FormatNpy(const Tensor& tensor) {
   // numpy has no bf16; f32 holds the same numbers.
-  if (tensor.type().dtype == DType::kBF16) return FormatNpy(ApplyMap(Cast{DType::kF32}, tensor));
+  if (tensor.type().dtype == DType::kBF16) return FormatNpy(mesh::CastTensor(tensor, DType::kF32));
   std::string descr;
   for (const auto& [type, name] : kTypes) {
     if (type == tensor.type().dtype) descr = name;
