@@ -47,6 +47,7 @@ class Checker {
     if (axes && Clean({"layout.inputs", "data.batch", "data.uneven", "train.accumulate"})) {
       BatchDivides();
     }
+    if (Clean({"precision", "train.reduce_dtype"})) Sums();
     if (Clean({"data.repeat", "train"})) Epochs();
     if (Clean({"data.test", "train"})) Validation();
     if (Clean({"metrics", "train"})) Stopping();
@@ -261,6 +262,16 @@ class Checker {
     problems_.Add(At("train.accumulate"), Path("train.accumulate"),
                   "expected at most data.batch, " + std::to_string(program_.data.batch) +
                       ", parts of at least one example, got: " + std::to_string(parts));
+  }
+
+  void Sums() {
+    const std::string& dtype = program_.train.reduce_dtype;
+    if (dtype == kFullPrecision || dtype == program_.precision) return;
+    const bool full = program_.precision == kFullPrecision;
+    problems_.Add(
+        At("train.reduce_dtype"), Path("train.reduce_dtype"),
+        full ? "expected f32, in which the model computes (precision), got: " + dtype
+             : "expected f32 or program.precision's " + program_.precision + ", got: " + dtype);
   }
 
   void BatchDivides() {

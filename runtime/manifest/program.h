@@ -108,8 +108,9 @@ struct Train {
   int64_t validate_every = 1;     // epochs; 0: never
   // Steps in a row whose loss or a gradient is not finite, with which the job fails.
   int64_t end_after_bad_steps = 1;
-  int64_t accumulate = 1;  // parts that each batch is computed in
-  double loss_scale = 1;   // what the loss is multiplied with on the way back
+  int64_t accumulate = 1;            // parts that each batch is computed in
+  double loss_scale = 1;             // what the loss is multiplied with on the way back
+  std::string reduce_dtype = "f32";  // what devices add up their parts of gradients in
   std::optional<EarlyStopping> early_stopping;
   friend bool operator==(const Train&, const Train&) = default;
 };

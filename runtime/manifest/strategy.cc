@@ -39,6 +39,11 @@ void CheckBesideServers(Problems& problems, const Program& program) {
     refuse("numerics",
            "expected fast under ParameterServer, where steps end in any order, got: strict");
   }
+  if (program.train.reduce_dtype != kFullPrecision) {
+    refuse("train.reduce_dtype",
+           "expected f32 under ParameterServer, whose workers push gradients of f32, got: " +
+               program.train.reduce_dtype);
+  }
   if (program.layout.automatic) {
     refuse("layout",
            "expected no layout under ParameterServer, where servers hold whole variables "
@@ -56,6 +61,10 @@ void CheckOnOneDevice(Problems& problems, const Program& program) {
   if (program.layout.automatic) {
     problems.Add(program.PlaceOf("layout"), program.path + ".layout",
                  "auto needs a mesh of several devices, got: one device");
+  }
+  if (program.train.reduce_dtype != kFullPrecision) {
+    problems.Add(program.PlaceOf("train.reduce_dtype"), program.path + ".train.reduce_dtype",
+                 program.train.reduce_dtype + " needs a mesh of several devices, got: one device");
   }
   if (program.layout.update == UpdateSharing::kShared) {
     problems.Add(program.PlaceOf("layout.update"), program.path + ".layout.update",

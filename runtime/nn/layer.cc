@@ -91,7 +91,7 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
       cast.push_back(As(input, wide ? DType::kF32 : *compute));
     }
     inputs = cast;
-    reading.emplace(*builder, wide ? std::nullopt : compute);
+    reading.emplace(*builder, wide ? std::nullopt : compute, context().narrow_sums);
   }
   if (!built_ && builder->status().ok()) {
     path_ = frame.path;

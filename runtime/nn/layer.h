@@ -38,6 +38,9 @@ struct CallContext {
   // so are gradients on the way back (Micikevicius et al., "Mixed Precision Training", 2018). None:
   // in the type of their inputs, which their weights have too.
   std::optional<program::DType> compute;
+  // Devices that hold parts of a weight's gradient sum them in `compute` too, and not in f32: half
+  // as many bytes between them, and each part and sum rounded to 16 bits.
+  bool narrow_sums = false;
 
   // This thread's; outside every scope: not training.
   static const CallContext& Current();

@@ -60,9 +60,14 @@ Builder::LineScope::~LineScope() {
   if (outermost_) builder_.scope_line_ = nullptr;
 }
 
-Builder::ReadingScope::ReadingScope(Builder& builder, std::optional<DType> dtype)
-    : builder_(builder), previous_(std::exchange(builder.read_as_, dtype)) {}
-Builder::ReadingScope::~ReadingScope() { builder_.read_as_ = previous_; }
+Builder::ReadingScope::ReadingScope(Builder& builder, std::optional<DType> dtype, bool narrow_sums)
+    : builder_(builder),
+      previous_(std::exchange(builder.read_as_, dtype)),
+      previous_sums_(std::exchange(builder.narrow_sums_, narrow_sums)) {}
+Builder::ReadingScope::~ReadingScope() {
+  builder_.read_as_ = previous_;
+  builder_.narrow_sums_ = previous_sums_;
+}
 
 DType Builder::TypeRead(const Variable& variable) const {
   const DType own = variable.type().dtype;
@@ -153,8 +158,9 @@ Value Builder::Resolve(const Operand& operand, DType number_type) {
   if (operand.variable() != nullptr) {
     const Value v = Read(*operand.variable());
     if (!status_.ok() || TypeRead(*operand.variable()) == v.dtype()) return v;
-    return Append1("cast", {Operand(v, operand.where())},
-                   {{"dtype", std::string(mesh::DTypeName(*read_as_))}});
+    Attrs attrs{{"dtype", std::string(mesh::DTypeName(*read_as_))}};
+    if (narrow_sums_) attrs.Set("narrow_sums", true);
+    return Append1("cast", {Operand(v, operand.where())}, std::move(attrs));
   }
   if (operand.value() == nullptr) {
     Fail(

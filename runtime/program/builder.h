@@ -12,6 +12,7 @@
 // the thread that records.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -152,9 +153,11 @@ class Builder {
 
   // Variables of f32 that stand as operands are read as values of `dtype` while it lives; nullopt:
   // as they are. Of several scopes the innermost counts; Read gives the variable itself always.
+  // `narrow_sums`: where devices hold parts of a gradient's sum, they are summed in `dtype`, else
+  // in f32.
   class ReadingScope {
    public:
-    ReadingScope(Builder& builder, std::optional<DType> dtype);
+    ReadingScope(Builder& builder, std::optional<DType> dtype, bool narrow_sums = false);
     ~ReadingScope();
     ReadingScope(const ReadingScope&) = delete;
     ReadingScope& operator=(const ReadingScope&) = delete;
@@ -162,6 +165,7 @@ class Builder {
    private:
     Builder& builder_;
     const std::optional<DType> previous_;
+    const bool previous_sums_;
   };
 
   Value Input(std::string name, TensorType type);
@@ -229,6 +233,7 @@ class Builder {
       nullptr;  // while a gradient is made: the line of the op it belongs to
   const SourceLine* scope_line_ = nullptr;  // of the LineScope
   std::optional<DType> read_as_;            // of the ReadingScope
+  bool narrow_sums_ = false;                // likewise
 
   friend class Value;
 };

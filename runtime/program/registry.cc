@@ -9,8 +9,9 @@
 
 namespace meshtrain::program {
 
-Linearity LinearityOf(const OpDef& def, int operand) {
+Linearity LinearityOf(const OpDef& def, const OpCall& call, int operand) {
   if (def.linearity.empty()) return Linearity::kNone;
+  if (def.linear != nullptr && !def.linear(call)) return Linearity::kNone;
   return def.linearity[std::min<size_t>(operand, def.linearity.size() - 1)];
 }
 

@@ -119,6 +119,9 @@ struct OpDef {
 
   // Per operand; a shorter list repeats its last entry; empty: kNone.
   std::vector<Linearity> linearity;
+  // Of a row whose types or attributes decide: whether `linearity` holds for this call. Null:
+  // always.
+  bool (*linear)(const OpCall& call) = nullptr;
   // True when results are the operand's elements moved, not changed (transpose, reshape, slice):
   // any pending reduction passes.
   bool moves_data = false;
@@ -157,8 +160,8 @@ struct OpDef {
   bool collective = false;
 };
 
-// Linearity of operand i.
-Linearity LinearityOf(const OpDef& def, int operand);
+// Linearity of operand i of a call.
+Linearity LinearityOf(const OpDef& def, const OpCall& call, int operand);
 // The op's cost, by its row or by its bytes.
 Cost CostOf(const OpDef& def, const OpCall& call, std::span<const TensorType> results);
 

@@ -93,6 +93,7 @@ Result<Declared> Declared::Create(const Program& program) {
   recipe.accumulate = program.train.accumulate;
   if (program.precision != manifest::kFullPrecision) {
     MT_ASSIGN_OR_RETURN(recipe.compute, mesh::ParseDType(program.precision));
+    recipe.narrow_sums = program.train.reduce_dtype != manifest::kFullPrecision;
   }
   recipe.loss_scale = program.train.loss_scale;
   for (const manifest::LayoutRule& rule : program.layout.rules) {

@@ -132,6 +132,12 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
                              "program may do so")
           .At(op.where.ToString());
     }
+    for (size_t k = 0; k < operands.size(); ++k) {
+      info.linearity.push_back(program::LinearityOf(**def, call, static_cast<int>(k)));
+    }
+    info.widens = operands.size() == 1 && mesh::IsHalf(operands[0].dtype) &&
+                  info.linearity[0] == program::Linearity::kAlone &&
+                  mesh::DTypeBytes(results[0].dtype) > mesh::DTypeBytes(operands[0].dtype);
     MT_CHECK(info.table.operands.size() == operands.size() &&
              info.table.results.size() == results.size());
     problem.ops.push_back(std::move(info));

@@ -99,7 +99,8 @@ class Solver {
       combinations = std::min<int64_t>(combinations * static_cast<int64_t>(axes[a].options.size()),
                                        kMaxCombinations + 1);
     }
-    std::vector<int> chosen(num_axes, kIdle);
+    std::vector<int> chosen(num_axes);
+    for (int a = 0; a < num_axes; ++a) chosen[a] = axes[a].options[0];
     Split split;
     if (combinations == 1) {
       MT_CHECK(MakeSplit(op, info, axes, chosen, split));
@@ -159,13 +160,16 @@ class Solver {
     for (size_t r = 0; r < op.results.size(); ++r) {
       offer(info.table.results[r], problem_.hints[op.results[r]]);
     }
-    if (pending && MayPass(op, *info.def, axis, choices)) choices.options.push_back(kPass);
+    if (pending && MayPass(op, info, axis, choices)) {
+      if (info.widens) choices.options.clear();
+      choices.options.push_back(kPass);
+    }
     return choices;
   }
 
   // A pending reduction may go through when the op is linear in the operands that are pending
   // alike, and nobody else waits for the reduced value (it would be reduced twice).
-  bool MayPass(const Op& op, const OpDef& def, int axis, AxisChoices& choices) {
+  bool MayPass(const Op& op, const OpInfo& info, int axis, AxisChoices& choices) {
     int8_t code = 0;
     uint32_t pending = 0;
     uint32_t joint = 0;
@@ -182,7 +186,7 @@ class Solver {
     const mesh::Reduction reduction = Placement::ReductionOf(code);
     bool alone = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      const Linearity linearity = PassingOf(def, static_cast<int>(i), reduction);
+      const Linearity linearity = PassingOf(info, static_cast<int>(i), reduction);
       if (linearity == Linearity::kJoint) joint |= 1u << i;
       if (!(pending >> i & 1)) continue;
       if (linearity == Linearity::kNone) return false;
@@ -354,14 +358,15 @@ class Solver {
       const Op& op = program_.ops[problem_.user[v]];
       if (op.results.size() != 1 || problem_.fixed[op.results[0]]) break;
       const auto at = std::find(op.operands.begin(), op.operands.end(), v) - op.operands.begin();
-      const Linearity linearity = PassingOf(*problem_.ops[problem_.user[v]].def,
-                                            static_cast<int>(at), mesh::Reduction::kSum);
+      const OpInfo& info = problem_.ops[problem_.user[v]];
+      const Linearity linearity = PassingOf(info, static_cast<int>(at), mesh::Reduction::kSum);
       // Whether the other operands of a joint op will be pending alike is not known here.
       const bool alone = linearity == Linearity::kAlone ||
                          (linearity == Linearity::kJoint && op.operands.size() == 1);
       if (!alone) break;
       v = op.results[0];
-      smallest = std::min(smallest, static_cast<double>(program_.type(v).num_bytes()));
+      const auto bytes = static_cast<double>(program_.type(v).num_bytes());
+      smallest = info.widens ? bytes : std::min(smallest, bytes);
     }
     return smallest / whole;
   }
@@ -376,10 +381,10 @@ class Solver {
 
 }  // namespace
 
-Linearity PassingOf(const OpDef& def, int operand, mesh::Reduction reduction) {
-  if (def.moves_data && def.linearity.empty()) return Linearity::kJoint;
-  if (reduction != mesh::Reduction::kSum && !def.moves_data) return Linearity::kNone;
-  return program::LinearityOf(def, operand);
+Linearity PassingOf(const OpInfo& info, int operand, mesh::Reduction reduction) {
+  if (info.def->moves_data && info.def->linearity.empty()) return Linearity::kJoint;
+  if (reduction != mesh::Reduction::kSum && !info.def->moves_data) return Linearity::kNone;
+  return info.linearity[operand];
 }
 
 Solution Solve(const Problem& problem) { return Solver(problem).Run(); }

@@ -16,7 +16,11 @@ namespace meshtrain::sharding {
 struct OpInfo {
   const program::OpDef* def = nullptr;
   program::FactorTable table;
-  program::Cost cost;  // of the whole op
+  program::Cost cost;                         // of the whole op
+  std::vector<program::Linearity> linearity;  // per operand, of this call
+  // Gives floats of 16 bits as they are in a wider type: a sum of them that may pass is reduced
+  // behind it, whatever that costs, so that it is not added up in 16 bits.
+  bool widens = false;
 };
 
 struct Problem {
@@ -56,6 +60,6 @@ Solution Solve(const Problem& problem);
 
 // How the op treats a pending reduction of this kind in operand i (registry.h; moved data passes
 // any).
-program::Linearity PassingOf(const program::OpDef& def, int operand, mesh::Reduction reduction);
+program::Linearity PassingOf(const OpInfo& info, int operand, mesh::Reduction reduction);
 
 }  // namespace meshtrain::sharding

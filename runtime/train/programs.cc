@@ -145,9 +145,12 @@ Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& va
   const Value y = values[label];
   std::vector<Value> inputs;
   for (const size_t place : places) inputs.push_back(values[place]);
-  const Value predictions = Predicted(
-      *recipe.model, inputs,
-      {.training = training, .seed = recipe.seed, .step = recipe.step, .compute = recipe.compute});
+  const Value predictions = Predicted(*recipe.model, inputs,
+                                      {.training = training,
+                                       .seed = recipe.seed,
+                                       .step = recipe.step,
+                                       .compute = recipe.compute,
+                                       .narrow_sums = recipe.narrow_sums});
   MT_RETURN_IF_ERROR(b.status());
   MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(y.type(), predictions.type()));
   out.classes = recipe.loss.Classes(predictions.type());

@@ -55,6 +55,8 @@ struct Recipe {
   // bf16 or f16: what layers compute in, while weights, what they predict, loss and optimizer stay
   // f32 (nn::CallContext::compute).
   std::optional<program::DType> compute;
+  // Devices sum gradients in `compute` too, and not in f32 (nn::CallContext::narrow_sums).
+  bool narrow_sums = false;
   // The gradient is computed of so many times the loss, and divided by as much before anything else
   // sees it: what f16 would round to 0 on the way back is kept. Above 0.
   double loss_scale = 1;

@@ -139,6 +139,7 @@ Status Model::Compile(CompileOptions options) {
                     .seed = options.seed,
                     .accumulate = options.accumulate,
                     .compute = options.compute,
+                    .narrow_sums = options.narrow_sums,
                     .loss_scale = options.loss_scale});
   engine_->Compile(*recipe);
   recipe_ = std::move(recipe);

@@ -60,6 +60,7 @@ struct CompileOptions {
   // bf16 or f16: what layers compute in, and what the loss is multiplied with on the way back
   // (train::Recipe). None: their inputs' type.
   std::optional<program::DType> compute = {};
+  bool narrow_sums = false;  // gradients are summed over devices in `compute`, not in f32
   double loss_scale = 1;
 };
 

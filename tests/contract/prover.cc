@@ -280,13 +280,16 @@ class Prover {
     std::vector<uint32_t> sets;
     uint32_t joint = 0;
     const Op& op = forward_.ops[OpIndex()];
+    std::vector<program::TensorType> types;
+    for (const program::ValueId v : op.operands) types.push_back(forward_.type(v));
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (!FromInput(op.operands[i])) return {};
       if (forward_.type(op.operands[i]).dtype == DType::kBool) continue;
-      const Linearity linearity = def_->moves_data && def_->linearity.empty() ? Linearity::kJoint
-                                  : reduction == Reduction::kSum || def_->moves_data
-                                      ? program::LinearityOf(*def_, static_cast<int>(i))
-                                      : Linearity::kNone;
+      const Linearity linearity =
+          def_->moves_data && def_->linearity.empty() ? Linearity::kJoint
+          : reduction == Reduction::kSum || def_->moves_data
+              ? program::LinearityOf(*def_, {types, op.attrs}, static_cast<int>(i))
+              : Linearity::kNone;
       if (linearity == Linearity::kAlone) sets.push_back(1u << i);
       if (linearity == Linearity::kJoint) joint |= 1u << i;
     }

@@ -101,6 +101,14 @@ std::vector<Field> TrainFields() {
                      .fallback = "1",
                      .shows = Shows::kPlan,
                      .sample = "1024"}),
+      field::Word("reduce_dtype", &Train::reduce_dtype, {"f32", "bf16", "f16"},
+                  {.about = "In what devices add up their parts of a gradient: f32, or what "
+                            "precision says, which sends half as many bytes and rounds each part "
+                            "and each sum.",
+                   .fallback = "f32",
+                   .shows = Shows::kPlan,
+                   .sample = "bf16",
+                   .beside = "{precision: bf16}"}),
       field::Own<Train>("validation", "true, false, or a map", ReadValidation, WriteValidation,
                         {.about = "Whether and how data.test is looked at between epochs.",
                          .fallback = "true where there is data.test",

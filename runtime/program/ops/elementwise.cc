@@ -14,6 +14,9 @@ namespace {
 
 using namespace ops;  // NOLINT: the families' own helpers
 
+// Of a cast: its gradient, which goes back to the wider type, is summed over devices before that.
+constexpr std::string_view kNarrowSums = "narrow_sums";
+
 // --- types
 
 template <Accepts kAccepts, bool kCompares = false>
@@ -42,9 +45,18 @@ Result<Types> InferSelect(const OpCall& call) {
 }
 
 Result<Types> InferCast(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"dtype", AttrKind::kText}}));
+  MT_RETURN_IF_ERROR(
+      CheckAttrs(call.attrs, {{"dtype", AttrKind::kText}, {kNarrowSums, AttrKind::kBool, false}}));
   MT_ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(call.attrs));
   return Types{{dtype, call.operands[0].dims}};
+}
+
+// Each number of the operand's type is one of the result's.
+bool KeepsFloats(const OpCall& call) {
+  const DType from = call.operands[0].dtype, to = DTypeAttr(call.attrs).value();
+  return mesh::IsFloat(from) && mesh::IsFloat(to) &&
+         (from == to || mesh::DTypeBytes(from) < mesh::DTypeBytes(to)) &&
+         !(call.attrs.Has(kNarrowSums) && call.attrs.Bool(kNarrowSums));
 }
 
 // --- gradients
@@ -69,9 +81,12 @@ std::vector<Value> SelectGradient(Builder&, const Op&, Span operands, Span, Span
           SumTo(Select(operands[0], 0.0, g), operands[2].dims())};
 }
 
-std::vector<Value> CastGradient(Builder&, const Op&, Span operands, Span, Span cotangents) {
+std::vector<Value> CastGradient(Builder& b, const Op& op, Span operands, Span, Span cotangents) {
   if (!mesh::IsFloat(operands[0].dtype())) return {Value()};
-  return {Cast(cotangents[0], operands[0].dtype())};
+  if (!op.attrs.Has(kNarrowSums)) return {Cast(cotangents[0], operands[0].dtype())};
+  Attrs attrs = op.attrs;
+  attrs.Set("dtype", DTypeText(operands[0].dtype()));
+  return {b.Append("cast", {cotangents[0]}, std::move(attrs))[0]};
 }
 
 // gelu(x) = x P(x), P the normal distribution or its tanh approximation
@@ -108,6 +123,7 @@ struct Line {
   std::vector<Linearity> linearity;
   Gradient gradient;
   CostFn cost = CostPerElement<1>;
+  bool (*linear)(const OpCall& call) = nullptr;
 };
 
 constexpr Infer kNumbers = InferElementwise<Accepts::kNumber>;
@@ -209,9 +225,13 @@ std::vector<Line> Lines() {
        {},
        kOf1<[](V, V y, V g) { return g * Cast(Greater(y, 0.0), y.dtype()); }>},
       {"gelu", "x P(X <= x), X normal", 1, InferGelu, {}, GeluGradient, kTwoCurves},
-      // From float to float it is linear too, but a row's list cannot tell types apart: a pending
-      // sum is reduced first.
-      {"cast", "x as a `dtype`", 1, InferCast, {}, CastGradient},
+      {.kind = "cast",
+       .formula = "x as a `dtype`",
+       .operands = 1,
+       .infer = InferCast,
+       .linearity = {kAlone},
+       .gradient = CastGradient,
+       .linear = KeepsFloats},
       {"stop_gradient", "x", 1, InferElementwise<Accepts::kAny>, {kAlone}, nullptr},
       // --- what gives a bool, and what takes one
       {"equal", "a = b", 2, kEquals, {}, nullptr},
@@ -239,6 +259,7 @@ void RegisterElementwiseOps(Registry& registry) {
     row.infer = line.infer;
     row.factors = BroadcastTable;
     row.linearity = std::move(line.linearity);
+    row.linear = line.linear;
     row.elementwise = true;
     row.moves_data = row.kind == "stop_gradient";
     row.gradient = line.gradient;

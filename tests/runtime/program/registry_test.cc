@@ -74,8 +74,9 @@ TEST_P(RowTest, IsLinearWhereItSaysSo) {
   std::vector<std::vector<size_t>> together(1);
   for (size_t i = 0; i < types.size(); ++i) {
     if (!mesh::IsFloat(types[i].dtype)) continue;
-    if (LinearityOf(*def, static_cast<int>(i)) == Linearity::kAlone) together.push_back({i});
-    if (LinearityOf(*def, static_cast<int>(i)) == Linearity::kJoint) together[0].push_back(i);
+    const Linearity linearity = LinearityOf(*def, {types, c.attrs}, static_cast<int>(i));
+    if (linearity == Linearity::kAlone) together.push_back({i});
+    if (linearity == Linearity::kJoint) together[0].push_back(i);
   }
   for (const auto& moving : together) {
     if (moving.empty()) continue;
@@ -96,6 +97,29 @@ TEST_P(RowTest, IsLinearWhereItSaysSo) {
 
 INSTANTIATE_TEST_SUITE_P(Ops, RowTest, ::testing::ValuesIn(OpCases()), OpCaseName);
 
+// A sum may be cast part by part where each part's numbers are the wider type's too.
+TEST(RegistryTest, ACastToAWiderFloatIsLinear) {
+  const OpDef* cast = Registry::Standard().Find("cast");
+  const auto linearity = [&](const char* from, const char* to, bool narrow_sums = false) {
+    const TensorType types[] = {*TensorType::Parse(from)};
+    Attrs attrs = {{"dtype", std::string(to)}};
+    if (narrow_sums) attrs.Set("narrow_sums", true);
+    return LinearityOf(*cast, {types, attrs}, 0);
+  };
+  for (const char* from : {"bf16[3]", "f16[3]"}) {
+    EXPECT_EQ(linearity(from, "f32"), Linearity::kAlone) << from;
+    EXPECT_EQ(linearity(from, "f64"), Linearity::kAlone) << from;
+    EXPECT_EQ(linearity(from, "f32", true), Linearity::kNone) << from;
+  }
+  EXPECT_EQ(linearity("f32[3]", "f64"), Linearity::kAlone);
+  EXPECT_EQ(linearity("bf16[3]", "f16"), Linearity::kNone);
+  EXPECT_EQ(linearity("f64[3]", "f32"), Linearity::kNone);
+  EXPECT_EQ(linearity("f32[3]", "bf16"), Linearity::kNone);
+  EXPECT_EQ(linearity("f32[3]", "i32"), Linearity::kNone);
+  EXPECT_EQ(linearity("i32[3]", "f32"), Linearity::kNone);
+  EXPECT_EQ(linearity("bool[3]", "f32"), Linearity::kNone);
+}
+
 TEST(RegistryTest, EveryRowHasACase) {
   std::set<std::string> tested, rows;
   for (const OpCase& c : OpCases()) tested.insert(c.kind);
@@ -114,6 +138,7 @@ TEST(RegistryTest, LinearityIsAsListed) {
       {"add", {kJoint}},
       {"add_along", {kNone, kAlone}},
       {"broadcast_to", {kAlone}},
+      {"cast", {kAlone}},  // to a wider float
       {"concat", {kJoint}},
       {"conv", {kAlone}},
       {"conv_filter_grad", {kAlone}},
@@ -215,7 +240,7 @@ TEST(RegistryTest, BadCallsSayWhatWasExpected) {
       {"cast",
        {"f32[2]"},
        {{"dtyp", "f32"s}},
-       "expected one of the attributes dtype, got: `dtyp`, did you mean `dtype`?"},
+       "expected one of the attributes dtype, narrow_sums, got: `dtyp`, did you mean `dtype`?"},
       {"matmul",
        {"f32[2,3]", "f32[4,5]"},
        {},

@@ -190,6 +190,12 @@ const Case kCases[] = {
     {"RepeatForEver", 5, "    repeat: true",
      "job.yaml:15:3: program.train: data.repeat is for ever, so `steps_per_epoch` must say where "
      "an epoch ends"},
+    {"SumsOfHalvesOfAnotherType", 15, "  train: {reduce_dtype: f16}\n  precision: bf16",
+     "job.yaml:15:25: program.train.reduce_dtype: expected f32 or program.precision's bf16, got: "
+     "f16"},
+    {"SumsOfHalvesWithoutAny", 15, "  train: {reduce_dtype: bf16}",
+     "job.yaml:15:25: program.train.reduce_dtype: expected f32, in which the model computes "
+     "(precision), got: bf16"},
     {"KeyTwice", 15, "  metrics: [accuracy]", "job.yaml:15:3: key `metrics` is here twice"},
     {"NotYaml", 15, "  train: {epochs: 3", "job.yaml:16:1: end of map flow not found"},
     {"SeveralAtOnce", 9, "    - dense: {name: hidden_1, units: -1, activaton: relu}",

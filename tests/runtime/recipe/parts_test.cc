@@ -1,6 +1,7 @@
 // `train.accumulate`: what the plan of a step in parts is, and what is refused.
 #include "runtime/program/parts.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,6 +114,23 @@ TEST(PartsPlanTest, GradientsTravelOnceForTheBatch) {
   const std::vector<int64_t> want = {4 * 64 * 64, 4 * 64, 4 * 64 * 64, 4 * 64, 4 * 64 * 10, 4 * 10};
   EXPECT_THAT(gradients(*whole), ::testing::UnorderedElementsAreArray(want));
   EXPECT_THAT(gradients(*parts), ::testing::UnorderedElementsAreArray(want));
+
+  // In f32 where layers compute in 16 bits, unless the fewer bytes are asked for: then each part's
+  // sum is made before it is f32.
+  const std::string half = Replaced(dense, "batch: 256", "batch: 4096") + "  precision: bf16\n";
+  const auto wide = PlanOf(Replaced(half, "accumulate: 1", "accumulate: 8"));
+  ASSERT_TRUE(wide.ok()) << wide.status().message();
+  EXPECT_THAT(gradients(*wide), ::testing::UnorderedElementsAreArray(want));
+  for (const int parts_of_batch : {1, 8}) {
+    const auto narrow = PlanOf(Replaced(
+        half, "accumulate: 1", fmt::format("accumulate: {}, reduce_dtype: bf16", parts_of_batch)));
+    ASSERT_TRUE(narrow.ok()) << narrow.status().message();
+    std::vector<int64_t> each;
+    for (int i = 0; i < parts_of_batch; ++i) {
+      for (const int64_t bytes : want) each.push_back(bytes / 2);
+    }
+    EXPECT_THAT(gradients(*narrow), ::testing::UnorderedElementsAreArray(each)) << parts_of_batch;
+  }
 }
 
 TEST(PartsPlanTest, TheReportSaysWhatTheSumsTake) {

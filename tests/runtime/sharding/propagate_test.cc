@@ -181,6 +181,43 @@ TEST(PendingTest, PendingPlusWholeReducesFirst) {
   EXPECT_EQ(MovesText(*p), "all_reduce f32[8,16] {*, *} sum(model) -> {*, *}\n");
 }
 
+// What is cast up is not added up in 16 bits, though it would be half as much to send.
+TEST(PendingTest, HalvesThatAreCastUpAreReducedBehindTheCast) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  const auto moves = [&](bool narrow_sums, bool used_elsewhere) {
+    Recorder r;
+    const Value product =
+        MatMul(r.In("x", {8192, 64}, DType::kBF16), r.In("g", {8192, 16}, DType::kBF16), true);
+    program::Attrs attrs = {{"dtype", std::string("f32")}};
+    if (narrow_sums) attrs.Set("narrow_sums", true);
+    r.Out("gradient", r.builder().Append1("cast", {product}, std::move(attrs)) * 0.5);
+    if (used_elsewhere) r.Out("half", product);
+    const auto p = Shard(r.Build(), mesh, Inputs(mesh, {{"x", "{batch, *}"}, {"g", "{batch, *}"}}));
+    EXPECT_TRUE(p.ok());
+    return p.ok() ? MovesText(*p) : p.status().ToString();
+  };
+  const std::string half = "all_reduce bf16[64,16] {*, *} sum(batch) -> {*, *}\n";
+  EXPECT_EQ(moves(false, false), "all_reduce f32[64,16] {*, *} sum(batch) -> {*, *}\n");
+  EXPECT_EQ(moves(true, false), half);
+  // Once, for both who read it.
+  EXPECT_EQ(moves(false, true), half);
+}
+
+// Over two axes at once, and into parts of the result.
+TEST(PendingTest, HalvesOfTwoAxesAreReducedBehindTheCast) {
+  const Mesh mesh = *Mesh::Parse("batch=2,model=2");
+  Recorder r;
+  const Value product =
+      MatMul(r.In("x", {8192, 64}, DType::kF16), r.In("g", {8192, 16}, DType::kF16), true);
+  r.Out("gradient", Cast(product, DType::kF32));
+  Given given = Inputs(mesh, {{"x", "{batch+model, *}"}, {"g", "{batch+model, *}"}});
+  given.outputs.insert_or_assign("gradient", *Layout::Parse("{model, *}", mesh));
+  const auto p = Shard(r.Build(), mesh, given);
+  ASSERT_TRUE(p.ok()) << p.status().ToString();
+  EXPECT_THAT(MovesText(*p), ::testing::Not(::testing::HasSubstr("f16")));
+  EXPECT_EQ(p->output_layouts[0].ToString(), "{model, *}");
+}
+
 // --- what is moved
 
 TEST(CostTest, SmallOperandIsGathered) {

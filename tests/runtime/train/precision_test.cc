@@ -8,12 +8,15 @@
 #include <string>
 
 #include "runtime/nn/model.h"
+#include "runtime/sharding/sharding.h"
 #include "runtime/train/programs.h"
 #include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::train {
 namespace {
 
+using mesh::Layout;
+using mesh::Mesh;
 using meshtrain::testing::Array;
 using meshtrain::testing::Interpret;
 using meshtrain::testing::StepInput;
@@ -149,6 +152,57 @@ TEST(PrecisionTest, AScaledLossKeepsGradientsThatF16WouldLose) {
               scaled = Step(SmallRecipe(std::nullopt, 1024));
   EXPECT_EQ(scaled.loss, plain.loss);
   EXPECT_EQ(Apart(scaled.kernel, plain.kernel), 0);
+}
+
+// Each weight's gradient comes back through the cast that it was read by, once.
+TEST(PrecisionTest, GradientsComeBackByCastsThatSayInWhatTheyAreSummed) {
+  for (const bool narrow : {false, true}) {
+    Recipe recipe = SmallRecipe(DType::kBF16);
+    recipe.narrow_sums = narrow;
+    const auto programs = BuildPrograms(recipe, kX, kY);
+    ASSERT_TRUE(programs.ok()) << programs.status().ToString();
+    const Program& step = programs->train_step;
+    int back = 0;
+    for (const program::Op& op : step.ops) {
+      if (op.kind != "cast" || !op.attrs.Has("narrow_sums")) continue;
+      back += mesh::IsHalf(step.type(op.operands[0]).dtype) ? 1 : 0;
+    }
+    EXPECT_EQ(back, narrow ? 4 : 0) << "kernels and biases of two layers";
+  }
+}
+
+// The gradient of four devices' examples is that of all of them, whatever it is summed in.
+TEST(PrecisionTest, DevicesSumGradientsInF32OrAsTheyCompute) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  sharding::Given given;
+  given.inputs.insert_or_assign("x", *Layout::Parse("{batch, *}", mesh));
+  given.inputs.insert_or_assign("y", *Layout::Parse("{batch}", mesh));
+  for (const bool narrow : {false, true}) {
+    Recipe recipe = SmallRecipe(DType::kBF16);
+    recipe.narrow_sums = narrow;
+    const auto programs = BuildPrograms(recipe, kX, kY);
+    ASSERT_TRUE(programs.ok()) << programs.status().ToString();
+    const auto p = sharding::Shard(programs->train_step, mesh, given);
+    ASSERT_TRUE(p.ok()) << p.status().ToString();
+    int halves = 0;
+    for (const program::Op& op : p->local.ops) {
+      if (op.kind != "all_reduce" && op.kind != "reduce_scatter") continue;
+      halves += mesh::IsHalf(p->local.type(op.results[0]).dtype) ? 1 : 0;
+    }
+    EXPECT_EQ(halves, narrow ? 4 : 0) << p->local.ToString();
+
+    const StepInput in = FirstStep(*programs, kExamples);
+    const auto whole = Interpret(programs->train_step, in);
+    const auto parts = Interpret(*p, in, 1);
+    ASSERT_TRUE(whole.ok() && parts.ok()) << parts.status().ToString();
+    const std::string kernel = "hidden.kernel";
+    Array want = in.states.at(kernel), got = want;
+    for (size_t i = 0; i < want.at.size(); ++i) {
+      got.at[i] -= parts->states.at(kernel).at[i];
+      want.at[i] -= whole->states.at(kernel).at[i];
+    }
+    EXPECT_LT(Apart(got, want), 8 * mesh::UnitRoundoff(DType::kBF16)) << narrow;
+  }
 }
 
 TEST(PrecisionTest, WhatItPredictsIsF32) {
