@@ -111,6 +111,8 @@ struct Train {
   int64_t accumulate = 1;            // parts that each batch is computed in
   double loss_scale = 1;             // what the loss is multiplied with on the way back
   std::string reduce_dtype = "f32";  // what devices add up their parts of gradients in
+  // Rules by layer path: what is computed again on the way back, not kept.
+  std::vector<std::string> recompute;
   std::optional<EarlyStopping> early_stopping;
   friend bool operator==(const Train&, const Train&) = default;
 };

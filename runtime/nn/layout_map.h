@@ -19,11 +19,9 @@
 #include "runtime/mesh/layout.h"
 #include "runtime/nn/parameter.h"
 
-namespace re2 {
-class RE2;
-}
-
 namespace meshtrain::nn {
+
+class PathRule;
 
 // Copies share the compiled expressions. Thread-safe once filled.
 class LayoutMap {
@@ -66,7 +64,7 @@ class LayoutMap {
   struct Rule {
     std::string key;
     LayoutSpecs specs;
-    std::shared_ptr<const re2::RE2> expression;
+    std::shared_ptr<const PathRule> rule;
   };
   std::vector<Rule> rules_;
 };

@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/internal.h"
 #include "runtime/plan/step_graph.h"
+#include "runtime/program/again.h"
 #include "runtime/program/parts.h"
 #include "runtime/program/registry.h"
 
@@ -94,7 +95,11 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
   StepGraph graph(local, OrderBeyondValues(local, guards, options.recorded_order));
   std::vector<bool> fusable(local.ops.size(), false);
   std::vector<int64_t> parts;
-  for (const Op& op : local.ops) parts.push_back(program::PartOf(op));
+  std::vector<bool> again;
+  for (const Op& op : local.ops) {
+    parts.push_back(program::PartOf(op));
+    again.push_back(program::IsAgain(op));
+  }
   int last_bucket_op = -1;
   int64_t bucket_bytes = 0;
   const int64_t full = options.overlap
@@ -137,6 +142,8 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
         if (producer < 0 || !fusable[producer]) return;
         if (local.type(local.ops[producer].results[0]).dims != domain) return;
         if (parts[index] != 0 && parts[producer] != parts[index]) return;
+        // Beside what it repeats it would be computed too soon, and kept.
+        if (again[index] && !again[producer]) return;
         const int into = graph.NodeOf(producer);
         const int from = graph.NodeOf(index);
         if (into == from || graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) {

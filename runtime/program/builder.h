@@ -192,6 +192,12 @@ class Builder {
   // With respect to the variables' newest versions. The loss and the gradients are watched.
   std::vector<Value> Gradient(const Operand& loss, std::span<const Variable> wrt);
 
+  // Of the ops that `scope` gives a name for their paths below a part's (parts.h), gradients that
+  // are recorded from here on keep no values but those that ops outside of the scope use too: all
+  // ops of the scope are recorded again where the way back comes to the last of them (again.h).
+  // Constants are not. `scope` must give the same for the same path; "": the values are kept.
+  void ComputeAgain(std::function<std::string_view(std::string_view path)> scope);
+
   // No state changes in a step in which `value`, a gradient of `variable`, is not finite
   // (Program::watched). Of a variable the last such value is watched; integers, and values that no
   // operand has (zeros), are not.
@@ -217,6 +223,7 @@ class Builder {
     size_t state;
     ValueId newest;
   };
+  class Again;
   Value Resolve(const Operand& operand, DType number_type);
   DType TypeRead(const Variable& variable) const;
   ValueId NewValue(TensorType type, int32_t op);
@@ -234,6 +241,7 @@ class Builder {
   const SourceLine* scope_line_ = nullptr;  // of the LineScope
   std::optional<DType> read_as_;            // of the ReadingScope
   bool narrow_sums_ = false;                // likewise
+  std::function<std::string_view(std::string_view)> again_;
 
   friend class Value;
 };

@@ -1,12 +1,78 @@
 // Reverse-mode differentiation on the recorded program: walk the ops backwards, ask each row for
 // the cotangents of its operands, add up what meets at one value.
 #include <algorithm>
+#include <map>
 
 #include "runtime/base/check.h"
+#include "runtime/program/again.h"
 #include "runtime/program/builder.h"
+#include "runtime/program/parts.h"
 #include "runtime/program/registry.h"
 
 namespace meshtrain::program {
+
+// What the rows of a scope's ops take for the values that the scope gave: what its ops give when
+// they are recorded again.
+class Builder::Again {
+ public:
+  explicit Again(Builder& builder) : b_(builder), num_ops_(builder.program_.ops.size()) {
+    if (!b_.again_) return;
+    for (size_t i = 0; i < num_ops_; ++i) {
+      const Op& op = b_.program_.ops[i];
+      const std::string_view scope = IsAgain(op) ? "" : b_.again_(BelowPart(op));
+      if (scope.empty()) continue;
+      // The same layers in another part are another scope.
+      scope_of_[i] = &scopes_[{PartOf(op), std::string(scope)}];
+      scope_of_[i]->ops.push_back(i);
+    }
+  }
+
+  // The value that the row of op `index` takes for `v`.
+  ValueId ValueFor(size_t index, ValueId v) {
+    const auto at = scope_of_.find(index);
+    if (at == scope_of_.end()) return v;
+    Scope& scope = *at->second;
+    if (!scope.recorded) Record(scope);
+    const auto again = scope.again.find(v);
+    return again == scope.again.end() ? v : again->second;
+  }
+
+ private:
+  struct Scope {
+    std::vector<size_t> ops;  // ascending
+    bool recorded = false;
+    std::map<ValueId, ValueId> again;
+  };
+
+  void Record(Scope& scope) {
+    scope.recorded = true;
+    for (const size_t i : scope.ops) {
+      if (b_.program_.ops[i].kind == "constant") continue;
+      Op op = b_.program_.ops[i];
+      const auto index = static_cast<int32_t>(b_.program_.ops.size());
+      op.path += kAgain;
+      for (ValueId& v : op.operands) {
+        const auto again = scope.again.find(v);
+        if (again != scope.again.end()) v = again->second;
+      }
+      for (ValueId& v : op.results) {
+        const ValueId copy = b_.NewValue(b_.program_.type(v), index);
+        scope.again[v] = copy;
+        v = copy;
+      }
+      b_.program_.ops.push_back(std::move(op));
+    }
+  }
+
+  Builder& b_;
+  const size_t num_ops_;
+  std::map<std::pair<int64_t, std::string>, Scope> scopes_;
+  std::map<size_t, Scope*> scope_of_;  // per op that lies in one
+};
+
+void Builder::ComputeAgain(std::function<std::string_view(std::string_view path)> scope) {
+  again_ = std::move(scope);
+}
 
 std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<const Value> wrt) {
   const std::vector<Value> placeholders(wrt.size(), Value(this, kNoValue));
@@ -37,6 +103,7 @@ std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<cons
     for (const ValueId v : op.results) depends[v] = true;
   }
 
+  Again again(*this);
   std::vector<Value> cotangents(num_values);
   cotangents[loss.id()] = Constant(1.0, loss.dtype());
   for (size_t i = num_ops; i-- > 0 && status_.ok();) {
@@ -52,9 +119,9 @@ std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<cons
     if (def->gradient == nullptr) continue;
     const Op op = at;  // a copy: recording below moves the ops
     std::vector<Value> operands, results, given;
-    for (const ValueId v : op.operands) operands.emplace_back(this, v);
+    for (const ValueId v : op.operands) operands.emplace_back(this, again.ValueFor(i, v));
     for (const ValueId v : op.results) {
-      results.emplace_back(this, v);
+      results.emplace_back(this, again.ValueFor(i, v));
       given.push_back(cotangents[v]);
     }
 

@@ -31,6 +31,14 @@ inline int64_t PartOf(const Op& op) {
   return whole && part > 0 ? part : 0;
 }
 
+// An op's path below the scope of its part.
+inline std::string_view BelowPart(const Op& op) {
+  const std::string_view path = op.path;
+  if (PartOf(op) == 0) return path;
+  const size_t dot = path.find('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+}
+
 // Whether an op adds a part's gradient of a weight to that of the parts before it.
 inline bool SumsGradients(const Op& op) {
   return op.kind == "add" && PartOf(op) > 0 && op.path.ends_with(kSumOfGradients);

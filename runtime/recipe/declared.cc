@@ -96,6 +96,7 @@ Result<Declared> Declared::Create(const Program& program) {
     recipe.narrow_sums = program.train.reduce_dtype != manifest::kFullPrecision;
   }
   recipe.loss_scale = program.train.loss_scale;
+  recipe.recompute = program.train.recompute;
   for (const manifest::LayoutRule& rule : program.layout.rules) {
     MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs)
                            .At(manifest::At(program.file, rule.spot.place, "") + "layout.rules"));

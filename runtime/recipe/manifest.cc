@@ -5,6 +5,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/nn/layout_map.h"
+#include "runtime/nn/path_rule.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain::recipe {
@@ -61,13 +62,29 @@ void CheckRules(Problems& problems, const manifest::Program& program) {
   }
 }
 
+void CheckRecomputed(Problems& problems, const manifest::Program& program) {
+  const std::string path = program.path + ".train.recompute";
+  if (program.train.recompute.empty() || !problems.Clean(path) ||
+      !problems.Clean(program.path + ".model")) {
+    return;
+  }
+  std::vector<std::string> layers;
+  for (const manifest::Layer& layer : program.model.layers) layers.push_back(layer.name);
+  const auto scopes = nn::PathScopes::Create(program.train.recompute);
+  const Status used = scopes.ok() ? scopes->CheckUsed(layers) : scopes.status();
+  if (!used.ok()) problems.Add(program.PlaceOf("train.recompute"), path, used.message());
+}
+
 }  // namespace
 
 Result<std::optional<manifest::Manifest>> ReadManifest(std::string_view text,
                                                        const manifest::ReadOptions& options,
                                                        Problems& problems) {
   MT_ASSIGN_OR_RETURN(auto read, manifest::Read(text, options, problems));
-  if (read) CheckRules(problems, read->program);
+  if (read) {
+    CheckRules(problems, read->program);
+    CheckRecomputed(problems, read->program);
+  }
   return read;
 }
 

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "runtime/base/text.h"
+#include "runtime/nn/path_rule.h"
+#include "runtime/program/again.h"
 #include "runtime/program/parts.h"
 
 namespace meshtrain::train {
@@ -179,6 +181,28 @@ Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& va
   return OkStatus();
 }
 
+// What recipe.recompute says, of the gradients that are recorded after it.
+Result<nn::PathScopes> ComputeAgain(const Recipe& recipe, Builder& b) {
+  auto scopes = nn::PathScopes::Create(recipe.recompute);
+  if (!scopes.ok()) return InvalidArgument("recompute: " + scopes.status().message());
+  if (!scopes->empty()) {
+    b.ComputeAgain([scopes = *scopes](std::string_view path) { return scopes.Of(path); });
+  }
+  return scopes;
+}
+
+// Each rule is of a layer that recorded something.
+Status CheckRecomputed(const nn::PathScopes& scopes, const Program& step) {
+  if (scopes.empty()) return OkStatus();
+  std::set<std::string> paths;
+  for (const program::Op& op : step.ops) {
+    if (!program::IsAgain(op)) paths.insert(std::string(program::BelowPart(op)));
+  }
+  paths.erase("");
+  const Status used = scopes.CheckUsed({paths.begin(), paths.end()});
+  return used.ok() ? used : InvalidArgument("recompute: " + used.message());
+}
+
 bool Uses(const Builder& b, const program::Variable& variable) {
   return std::find(b.variables().begin(), b.variables().end(), variable) != b.variables().end();
 }
@@ -316,6 +340,7 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   {
     Builder b("train_step");
     Builder::Scope scope(b);
+    MT_ASSIGN_OR_RETURN(const nn::PathScopes recomputed, ComputeAgain(recipe, b));
     std::optional<Gradients> gradients;
     const auto add_gradients = [&](const Recorded& recorded, bool last) -> Status {
       // The first error is what helps; what follows would be about values that are not there.
@@ -338,6 +363,7 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
     counts_steps = Uses(b, recipe.step);
     if (counts_steps) program::AssignAdd(recipe.step, 1);
     MT_ASSIGN_OR_RETURN(out.train_step, b.Build());
+    MT_RETURN_IF_ERROR(CheckRecomputed(recomputed, out.train_step));
   }
   MT_ASSIGN_OR_RETURN(out.eval_step, EvalStep(recipe, types));
   if (recipe.accumulate == 1) {

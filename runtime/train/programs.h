@@ -60,6 +60,10 @@ struct Recipe {
   // The gradient is computed of so many times the loss, and divided by as much before anything else
   // sees it: what f16 would round to 0 on the way back is kept. Above 0.
   double loss_scale = 1;
+  // Layers whose values are not kept for the way back but computed again there, which takes less
+  // memory and more time: rules by layer path (nn::PathScopes), of each scope its layers together.
+  // What they read from others is kept.
+  std::vector<std::string> recompute;
   // Counts training steps for dropout, each part as one; a state only where a layer reads it.
   Parameter step{
       "step", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}};

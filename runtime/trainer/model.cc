@@ -140,7 +140,8 @@ Status Model::Compile(CompileOptions options) {
                     .accumulate = options.accumulate,
                     .compute = options.compute,
                     .narrow_sums = options.narrow_sums,
-                    .loss_scale = options.loss_scale});
+                    .loss_scale = options.loss_scale,
+                    .recompute = std::move(options.recompute)});
   engine_->Compile(*recipe);
   recipe_ = std::move(recipe);
   prepared_ = false;

@@ -62,6 +62,9 @@ struct CompileOptions {
   std::optional<program::DType> compute = {};
   bool narrow_sums = false;  // gradients are summed over devices in `compute`, not in f32
   double loss_scale = 1;
+  // Layers, by rules over their paths, whose values are computed again on the way back
+  // (train::Recipe).
+  std::vector<std::string> recompute = {};
 };
 
 // x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.

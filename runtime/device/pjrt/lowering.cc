@@ -4,6 +4,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/device/pjrt/ops/rows.h"
+#include "runtime/program/again.h"
 
 namespace meshtrain::device::pjrt {
 namespace {
@@ -83,6 +84,19 @@ const Node& Lowering::Of(ValueId v) {
     AllRows().at(op.kind)(*this, op);
   }
   return nodes_[v];
+}
+
+Node Lowering::In(const Op& op, size_t i) {
+  const ValueId v = op.operands[i];
+  if (!program::IsAgain(op)) return Of(v);
+  const int32_t producer = plan_.local().values[v].op;
+  if (producer >= 0) {
+    const Op& from = plan_.local().ops[producer];
+    if (program::IsAgain(from) || from.kind == "constant") return Of(v);
+  }
+  const auto [at, is_new] = barriers_.try_emplace(v);
+  if (is_new) at->second = module_.Barrier(Of(v));
+  return at->second;
 }
 
 void Lowering::Set(ValueId v, Node node) {

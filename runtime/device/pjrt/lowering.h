@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,9 @@ class Lowering {
   const mesh::TensorType& type(program::ValueId v) const { return plan_.local().type(v); }
 
   const Node& Of(program::ValueId v);  // constants that no step holds are written when first used
-  Node In(const program::Op& op, size_t i) { return Of(op.operands[i]); }
+  // Operand i of an op. Of one that computes something again (program/again.h) it stands behind a
+  // barrier, if it is not computed again itself: XLA would take the op for the one that it repeats.
+  Node In(const program::Op& op, size_t i);
   void Set(program::ValueId v, Node node);
 
   // The device's index along mesh axes, first axis slowest: i64[].
@@ -42,6 +45,7 @@ class Lowering {
   const plan::Plan& plan_;
   Module module_;
   std::vector<Node> nodes_;
+  std::map<program::ValueId, Node> barriers_;
 };
 
 struct Lowered {

@@ -169,6 +169,10 @@ Node Module::Convert(const Node& a, const std::string& element) {
               a.dims);
 }
 
+Node Module::Barrier(const Node& a) {
+  return Line("stablehlo.optimization_barrier " + a.name + " : " + a.type(), a.element, a.dims);
+}
+
 Node Module::BroadcastInDim(const Node& a, const Dims& dims, const std::vector<int64_t>& mapping) {
   if (a.dims == dims) return a;
   const Node result{"", a.element, dims};

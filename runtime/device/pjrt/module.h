@@ -48,6 +48,8 @@ class Module {
   Node Compare(std::string_view direction, const Node& a, const Node& b);  // "LT"; of i1
   Node Select(const Node& condition, const Node& a, const Node& b);
   Node Convert(const Node& a, const std::string& element);
+  // `a`, of which nothing is known that is known of `a`.
+  Node Barrier(const Node& a);
 
   // --- shapes
   Node BroadcastInDim(const Node& a, const Dims& dims, const std::vector<int64_t>& mapping);

@@ -109,6 +109,16 @@ std::vector<Field> TrainFields() {
                    .shows = Shows::kPlan,
                    .sample = "bf16",
                    .beside = "{precision: bf16}"}),
+      field::Texts(
+          "recompute", &Train::recompute,
+          {.about = "Layers whose values are computed again on the way back, not kept "
+                    "for it: less memory, and more time. Regular expressions of layer "
+                    "paths, matched from their start; layers of one match together.",
+           .fallback = "none",
+           .shows = Shows::kPlan,
+           .sample = "[hidden]",
+           .beside = "{model: [flatten, dense: {name: hidden, units: 8, activation: tanh}, "
+                     "dense: {units: 4}]}"}),
       field::Own<Train>("validation", "true, false, or a map", ReadValidation, WriteValidation,
                         {.about = "Whether and how data.test is looked at between epochs.",
                          .fallback = "true where there is data.test",

@@ -2,6 +2,8 @@
 // compute the same, tests/contract/backend_pjrt_test.cc shows.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "runtime/device/pjrt/lowering.h"
 #include "runtime/device/pjrt/ops/rows.h"
 #include "runtime/program/ops.h"
@@ -47,6 +49,31 @@ TEST(PjrtLoweringTest, AStepIsOneProgramWithItsStatesDonated) {
       << text;
   EXPECT_NE(text.find("replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>"), std::string::npos)
       << text;
+}
+
+// Two things alike, of which XLA would compute one.
+TEST(PjrtLoweringTest, WhatIsComputedAgainStandsBehindBarriers) {
+  program::Builder b("step");
+  const program::Builder::Scope scope(b);
+  b.ComputeAgain([](std::string_view path) { return path.substr(0, 5); });
+  const program::Variable w("w", {mesh::DType::kF32, {4}});
+  program::Value y = program::Tanh(b.Input("x", {mesh::DType::kF32, {4}}) * w);
+  {
+    const program::Builder::NameScope name(b, "block.one");
+    y = program::Tanh(program::Exp(y * 0.5));
+  }
+  const program::Value loss = program::ReduceSum(y);
+  b.Output("loss", loss);
+  program::Assign(w, b.Read(w) - program::Gradient(loss, std::array{w})[0]);
+  const auto plan = plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  const auto lowered = Lower(*plan);
+  ASSERT_TRUE(lowered.ok()) << lowered.status().ToString();
+  // What leads into the block, once; the block's own values need none.
+  const std::string_view kBarrier = "stablehlo.optimization_barrier";
+  const size_t at = lowered->text.find(kBarrier);
+  ASSERT_NE(at, std::string::npos) << lowered->text;
+  EXPECT_EQ(lowered->text.find(kBarrier, at + 1), std::string::npos) << lowered->text;
 }
 
 TEST(PjrtLoweringTest, AnOpWithoutARowIsNamedWithItsLine) {

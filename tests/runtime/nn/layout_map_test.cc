@@ -65,14 +65,14 @@ TEST(LayoutMapTest, ARuleThatMatchesNothingNamesNearPaths) {
   std::vector<Parameter> weights = {Weight("hidden_1.kernel", {4, 6}), Weight("hidden_1.bias", {6}),
                                     Weight("logits.kernel", {6, 2})};
   EXPECT_EQ(map.Apply(weights).message(),
-            "layout rule `hiden_1.*kernel` matches no parameter (keys match from the start of a "
+            "layout rule `hiden_1.*kernel` matches no parameter (rules match from the start of a "
             "path); near: "
             "hidden_1.kernel");
   LayoutMap unanchored;
   ASSERT_TRUE(unanchored.Add("kernel", kColumns).ok());
   EXPECT_EQ(
       unanchored.Apply(weights).message(),
-      "layout rule `kernel` matches no parameter (keys match from the start of a path); near: "
+      "layout rule `kernel` matches no parameter (rules match from the start of a path); near: "
       "hidden_1.kernel, logits.kernel");
 }
 

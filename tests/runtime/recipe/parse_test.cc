@@ -181,7 +181,7 @@ const Case kCases[] = {
     {"RuleThatMatchesNothing", 14,
      "  layout: {rules: [{match: 'hidden_2.*kernel', spec: [unsharded, model]}]}",
      "job.yaml:14:20: program.layout.rules[0]: layout rule `hidden_2.*kernel` matches no parameter "
-     "(keys match from "
+     "(rules match from "
      "the "
      "start of a path); near: hidden_1.kernel"},
     {"RuleWithAnUnknownAxis", 14,

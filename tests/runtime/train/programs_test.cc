@@ -294,7 +294,7 @@ TEST(ProgramsTest, ARuleThatMatchesNothingIsAnError) {
   Recipe recipe = SmallRecipe();
   ASSERT_TRUE(recipe.layouts.Add("hidden", nn::LayoutSpecs{"unsharded", "model"}).ok());
   EXPECT_EQ(BuildPrograms(recipe, kX, kY).status().message(),
-            "layout rule `hidden` matches no parameter (keys match from the start of a path); "
+            "layout rule `hidden` matches no parameter (rules match from the start of a path); "
             "near: dense.kernel, "
             "dense.bias");
 }

@@ -1,5 +1,6 @@
 // Ops that make values out of nothing, by the index of an element in the whole tensor.
 #include "runtime/base/check.h"
+#include "runtime/program/again.h"
 #include "tests/support/interpreter/parts.h"
 
 namespace meshtrain::testing::interpreter {
@@ -57,7 +58,8 @@ uint64_t Fnv1a(const std::string& text) {
 }
 
 Array DropoutMask(const Op& op, const Array& step, const TensorType& type, const Standpoint& here) {
-  const uint64_t seed = static_cast<uint64_t>(op.attrs.Int("seed")) ^ Fnv1a(op.path);
+  const uint64_t seed =
+      static_cast<uint64_t>(op.attrs.Int("seed")) ^ Fnv1a(std::string(program::PathDrawn(op)));
   const RandomKey key = KeyOfSeed(static_cast<int64_t>(seed), static_cast<int64_t>(step.at[0]));
   const auto rate = static_cast<float>(op.attrs.Double("rate"));
   Array out = WithBounds(FromIndex(op, type, here,

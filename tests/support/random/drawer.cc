@@ -380,6 +380,10 @@ void Drawer::TryGradient() {
   Value loss = depends->value;
   if (Chance(0.3)) loss = Square(loss);
   loss = Chance(0.5) ? ReduceMean(loss) : ReduceSum(loss);
+  const bool again = Chance(0.3);
+  builder_.ComputeAgain([again](std::string_view path) {
+    return again && path.starts_with("block") ? path.substr(0, 5) : std::string_view();
+  });
   const std::vector<Value> gradients = builder_.Gradient(loss, std::span<const Value>(wrt));
   if (!builder_.status().ok() || !Evaluate()) return;
   if (IsUsable(arrays_[loss.id()])) Use(loss);

@@ -10,6 +10,7 @@
 #include "runtime/device/cpu/strided.h"
 #include "runtime/mesh/element_type.h"
 #include "runtime/mesh/tensor.h"
+#include "runtime/program/again.h"
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -165,7 +166,7 @@ KernelPtr DropoutMask(const Making& making, const TensorType& type, const Op& op
   const T kept = static_cast<T>(1.0 / (1.0 - op.attrs.Double("rate")));
   const int64_t seed = op.attrs.Int("seed");
   const ValueId step = op.operands[0], out = op.results[0];
-  return MakeKernel([=, path = op.path](const Frame& f) {
+  return MakeKernel([=, path = std::string(program::PathDrawn(op))](const Frame& f) {
     const PhiloxKey key = DropoutKey(seed, path, *f.As<const int64_t>(step));
     T* to = f.As<T>(out);
     ForRuns(f, places, f.at[out], sizeof(T), kGrain / 2,

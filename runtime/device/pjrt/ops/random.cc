@@ -5,6 +5,7 @@
 
 #include "runtime/device/cpu/philox.h"
 #include "runtime/device/pjrt/ops/rows.h"
+#include "runtime/program/again.h"
 
 namespace meshtrain::device::pjrt {
 namespace {
@@ -230,7 +231,8 @@ void DropoutMask(Lowering& l, const Op& op) {
   Module& m = l.m();
   const mesh::TensorType& type = l.type(op.results[0]);
   const std::string element = ElementOf(type.dtype);
-  const auto seed = static_cast<uint64_t>(cpu::DropoutSeed(op.attrs.Int("seed"), op.path));
+  const auto seed =
+      static_cast<uint64_t>(cpu::DropoutSeed(op.attrs.Int("seed"), program::PathDrawn(op)));
   const Node step = m.Convert(l.In(op, 0), "ui64");
   const Words mixed =
       Philox(m, U32(m, cpu::kScramble.key[0]), U32(m, cpu::kScramble.key[1]),
