@@ -53,3 +53,19 @@ venv() {
   fi
   echo "$folder/bin/python"
 }
+
+# unpack_packages FOLDER PACKAGE...: the files of Debian's packages (NAME or NAME=VERSION*) in FOLDER; nothing is installed.
+unpack_packages() {
+  local folder=$1 work
+  shift
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+    { echo "${0##*/}: expected a Debian-like system with apt" >&2; return 69; }
+  work=$(mktemp -d "$MESHTRAIN_CACHE/unpack.XXXXXX")
+  download() { (cd "$work" && apt-get -q -o Acquire::Retries=3 download "$@" >&2); }
+  # A fresh machine has no package lists.
+  download "$@" 2>"$work/first" || { apt-get -q update >&2 && download "$@"; } ||
+    { cat "$work/first" >&2; rm -rf "$work"; return 69; }
+  local package
+  for package in "$work"/*.deb; do dpkg-deb --extract "$package" "$folder"; done
+  rm -rf "$work"
+}

@@ -10,7 +10,9 @@ KUBERNETES_SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 : "${KUBECONFORM_VERSION:=v0.7.0}"
 : "${MONITORING_VERSION:=v0.86.0}"
 : "${CONTROLLER_GEN_VERSION:=v0.19.0}"
+: "${COREDNS_VERSION:=v1.13.1}"
 : "${PROMETHEUS_VERSION:=2.42.0}"   # Debian 12's
+: "${CONTAINERD_VERSION:=1.6.20}"   # Debian 12's
 : "${MESHTRAIN_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/meshtrain}"
 # Keyed by every version that goes in: another set of versions is another folder.
 : "${KUBE_PREFIX:=$MESHTRAIN_CACHE/kubernetes-$KUBE_VERSION-etcd-$ETCD_VERSION-helm-$HELM_VERSION}"
@@ -21,3 +23,7 @@ MONITORING_PREFIX=$MESHTRAIN_CACHE/monitoring-$MONITORING_VERSION-controller-gen
 PROMETHEUS_PREFIX=$MESHTRAIN_CACHE/prometheus-$PROMETHEUS_VERSION
 PROMETHEUS_BIN=$PROMETHEUS_PREFIX/bin
 TRAINING_OPERATOR_PREFIX=$MESHTRAIN_CACHE/training-operator-$TRAINING_OPERATOR_VERSION
+# What a node runs: kubelet, kube-proxy and CoreDNS, built; Debian's containerd, runc and CNI plugins, unpacked.
+NODE_PREFIX=$MESHTRAIN_CACHE/node-$KUBE_VERSION-coredns-$COREDNS_VERSION
+NODE_BIN=$NODE_PREFIX/bin
+CONTAINERD_PREFIX=$MESHTRAIN_CACHE/containerd-$CONTAINERD_VERSION
