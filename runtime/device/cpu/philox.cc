@@ -130,21 +130,6 @@ void Truncated(const PhiloxKey& key, T mean, T stddev, int64_t first, std::span<
 
 }  // namespace
 
-std::array<uint32_t, 4> PhiloxGroup(const PhiloxKey& key, uint64_t group) {
-  std::array<uint32_t, 4> words;
-  ActiveKernels().philox(key.key.data(), key.counter.data(), group, 1, words.data());
-  return words;
-}
-
-PhiloxKey PhiloxFromSeed(int64_t seed0, int64_t seed1) {
-  const auto s0 = static_cast<uint64_t>(seed0), s1 = static_cast<uint64_t>(seed1);
-  const PhiloxKey scramble = {kScramble.key,
-                              {static_cast<uint32_t>(s0), static_cast<uint32_t>(s0 >> 32),
-                               static_cast<uint32_t>(s1), static_cast<uint32_t>(s1 >> 32)}};
-  const std::array<uint32_t, 4> mixed = PhiloxGroup(scramble, 0);
-  return {{mixed[0], mixed[1]}, {0, 0, mixed[2], mixed[3]}};
-}
-
 void PhiloxWords(const PhiloxKey& key, int64_t first, std::span<uint32_t> out) {
   ForWords(key, 1, first, static_cast<int64_t>(out.size()),
            [&](const uint32_t* words, int64_t at, int64_t n) {
@@ -209,16 +194,6 @@ void FillTruncatedNormal(const PhiloxKey& key, float mean, float stddev, int64_t
 void FillTruncatedNormal(const PhiloxKey& key, double mean, double stddev, int64_t first,
                          std::span<double> out) {
   Truncated<DoubleNormals>(key, mean, stddev, first, out);
-}
-
-int64_t DropoutSeed(int64_t seed, std::string_view path) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : path) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return static_cast<int64_t>(static_cast<uint64_t>(seed) ^ hash);
-}
-
-PhiloxKey DropoutKey(int64_t seed, std::string_view path, int64_t step) {
-  return PhiloxFromSeed(DropoutSeed(seed, path), step);
 }
 
 }  // namespace meshtrain::device::cpu

@@ -1,4 +1,4 @@
-// Stands in for plugin.cc and backend.cc where the C API's header was not there (CMakeLists.txt).
+// Stands in for backend.cc where the C API's header was not there (CMakeLists.txt).
 #include "runtime/base/check.h"
 #include "runtime/device/pjrt/pjrt_backend.h"
 
