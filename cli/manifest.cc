@@ -26,10 +26,11 @@ Result<std::string> ReadManifestText(const std::string& file, const Console& con
   return text;
 }
 
-Result<manifest::Manifest> ReadManifest(const std::string& file) {
+Result<manifest::Manifest> ReadManifest(const std::string& file,
+                                        const manifest::ReadOptions& options) {
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(file, kLargestManifest).From(Origin::kManifest));
-  return recipe::ParseManifest(text, file).From(Origin::kManifest);
+  return recipe::ParseManifest(text, file, options).From(Origin::kManifest);
 }
 
 namespace {

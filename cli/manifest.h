@@ -22,7 +22,8 @@ Result<std::string> ReadManifestText(const std::string& file, const Console& con
 
 // Reads and checks the file. Errors, of kManifest: kNotFound when there is none, kInvalidArgument
 // with every mistake.
-Result<manifest::Manifest> ReadManifest(const std::string& file);
+Result<manifest::Manifest> ReadManifest(const std::string& file,
+                                        const manifest::ReadOptions& options = {});
 
 // What the heads of the data files say of the batches.
 struct DataBatches {

@@ -2,10 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "cli/ahead.h"
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/base/memory.h"
@@ -15,17 +17,37 @@
 namespace meshtrain::cli {
 namespace {
 
-Result<plan::Plan> PlanOf(const manifest::Manifest& manifest, const DataBatches& batches) {
-  MT_ASSIGN_OR_RETURN(const recipe::Declared declared, recipe::Declared::Create(manifest.program));
+struct PlanVerb {
+  std::string file;
+  std::string target;  // "": what the manifest says
+};
+
+Result<recipe::Declared> DeclaredOf(const manifest::Manifest& manifest,
+                                    const DataBatches& batches) {
+  MT_ASSIGN_OR_RETURN(recipe::Declared declared, recipe::Declared::Create(manifest.program));
   MT_RETURN_IF_ERROR(declared.CheckBatches(batches.train, batches.test));
-  return recipe::StepPlanOf(manifest.program, declared, batches.train->types);
+  return declared;
 }
 
-Status Plan(const std::string& file, std::ostream& out) {
-  MT_ASSIGN_OR_RETURN(const manifest::Manifest manifest, ReadManifest(file));
+Status Plan(const PlanVerb& verb, std::ostream& out) {
+  std::optional<device::TpuTarget> target;
+  manifest::ReadOptions options;
+  if (!verb.target.empty()) {
+    MT_ASSIGN_OR_RETURN(target, device::ParseTpuTarget(verb.target));
+    options.device_kind = mesh::DeviceKind::kPjrt;  // as a TPU's pods run it
+  }
+  MT_ASSIGN_OR_RETURN(const manifest::Manifest manifest, ReadManifest(verb.file, options));
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));
-  MT_ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(manifest, batches).From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
+                      DeclaredOf(manifest, batches).From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      recipe::StepPlanOf(manifest.program, declared, batches.train->types).From(Origin::kManifest));
   out << Printable(plan.Report());
+  if (target) {
+    out.flush();
+    return PrintAhead(*target, manifest, declared, batches, out);
+  }
   // Devices of one process share what they can, so that they need this at most.
   const int64_t devices = plan.partitioned.mesh.size();
   const MemoryLimit limit = UsableMemory();
@@ -38,14 +60,17 @@ Status Plan(const std::string& file, std::ostream& out) {
 }  // namespace
 
 void AddPlan(CLI::App& app, Action* chosen) {
-  auto file = std::make_shared<std::string>();
+  auto own = std::make_shared<PlanVerb>();
   CLI::App* verb = app.add_subcommand("plan",
                                       "Print what a training step will do: layouts, collectives "
                                       "with bytes, peak memory per device");
-  verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
-  verb->callback([file, chosen] {
-    *chosen = [file](const Console& console) {
-      return End("plan", Plan(*file, console.out), console.err);
+  verb->add_option("-f,--file", own->file, "The manifest, YAML or JSON")->required();
+  verb->add_option("--target", own->target,
+                   "Also compile the job's programs for these devices, which need not be there, "
+                   "and print what they take: tpu:v5e-8 (by MESHTRAIN_LIBTPU)");
+  verb->callback([own, chosen] {
+    *chosen = [own](const Console& console) {
+      return End("plan", Plan(*own, console.out), console.err);
     };
   });
 }

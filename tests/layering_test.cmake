@@ -53,7 +53,7 @@ set(table
   "operator/local: operator/reconcile operator/certificates runtime/telemetry"
   "operator: operator/control"
   "worker: runtime/trainer/job runtime/parameter/server"
-  "cli: operator/local operator/kube runtime/plan runtime/recipe")
+  "cli: operator/local operator/kube runtime/device runtime/recipe")
 set(pure runtime/choice runtime/cluster runtime/report runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
   runtime/manifest runtime/recipe operator/api operator/reconcile)
 set(device_code runtime/collective runtime/device runtime/execute runtime/membership)

@@ -63,6 +63,10 @@ int64_t ReadReplicas(Problems& problems, const Node& spec, Manifest* manifest) {
 void Finish(Problems& problems, const Node& program, const std::string& path, Place strategy_place,
             const std::string& strategy_path, ReadOptions options, Manifest* manifest) {
   manifest->program = ReadProgram(problems, program, path);
+  if (options.device_kind) {
+    manifest->program.devices.kind = *options.device_kind;
+    manifest->program.devices.kind_given = options.device_kind;
+  }
   // Beside parameter servers every process computes by itself.
   if (manifest->strategy == "ParameterServer") options.processes = 1;
   ApplyStrategy(problems, strategy_place, strategy_path, options, manifest);

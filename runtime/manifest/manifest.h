@@ -29,6 +29,8 @@ struct ReadOptions {
   int64_t processes = 1;  // in the mesh; devices.count times this must be its size
   std::optional<int64_t>
       max_devices;  // a mesh that needs more (per process) is refused; none: any number
+  // As if this stood at devices.kind, whatever does; none: what stands there.
+  std::optional<mesh::DeviceKind> device_kind;
 };
 
 // The parts of one document that a job consists of.

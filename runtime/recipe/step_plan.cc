@@ -9,13 +9,28 @@
 #include "runtime/train/programs.h"
 
 namespace meshtrain::recipe {
+namespace {
+
+const program::Program& StepOf(const train::Programs& programs, JobStep kind) {
+  switch (kind) {
+    case JobStep::kEvaluate:
+      return programs.eval_step;
+    case JobStep::kInitialize:
+      return programs.init;
+    case JobStep::kTrain:
+      break;
+  }
+  return programs.train_step;
+}
+
+}  // namespace
 
 Result<plan::Plan> StepPlanOf(const manifest::Program& program, const Declared& declared,
-                              const std::vector<mesh::TensorType>& types) {
+                              const std::vector<mesh::TensorType>& types, JobStep kind) {
   MT_ASSIGN_OR_RETURN(const Traced traced, declared.Trace(types));
-  const program::Program& step = traced.programs.train_step;
+  const program::Program& step = StepOf(traced.programs, kind);
   sharding::Given given;
-  given.inputs = traced.layouts.inputs;
+  if (kind != JobStep::kInitialize) given.inputs = traced.layouts.inputs;
   for (const program::State& s : step.states) {
     if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
       given.states.insert(*it);
