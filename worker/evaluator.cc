@@ -15,6 +15,7 @@
 #include "runtime/saving/resume.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
+#include "runtime/telemetry/training_metrics.h"
 #include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/say.h"
@@ -52,10 +53,7 @@ class Evaluator {
     MT_RETURN_IF_ERROR(OpenFiles(log_path).From(Origin::kOutput));
     const int64_t before = log_->resumed_at().value_or(-1);
     MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, trainer::JobName(manifest)));
-    loss_ = presence_->metrics().AddGauge(
-        "meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
-    accuracy_ = presence_->metrics().AddGauge(
-        "meshtrain_accuracy", "Accuracy of the newest step or evaluation.", {{"split", "test"}});
+    figures_.emplace(presence_->metrics(), "test");
     count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total",
                                              "Checkpoints that were evaluated.");
     trainer::Say(fmt::format("evaluating checkpoints in {}; output in {}", manifest.checkpoint.path,
@@ -127,14 +125,13 @@ class Evaluator {
       if (name == train::kLossName) {
         record.loss = value;
         progress.loss = value;
-        loss_.Set(value);
         continue;
       }
       others.emplace_back(name, value);
       progress.metrics[name] = value;
-      if (name == "accuracy") accuracy_.Set(value);
     }
     record.metrics = others;
+    figures_->Set(scalars);
     progress.checkpoint = telemetry::Progress::Checkpoint{step, checkpoint.path()};
     MT_RETURN_IF_ERROR(log_->Add(record).From(Origin::kOutput));
     MT_RETURN_IF_ERROR(events_->Add(step, scalars).From(Origin::kOutput));
@@ -149,8 +146,8 @@ class Evaluator {
   std::unique_ptr<data::Pipeline> data_;
   std::unique_ptr<telemetry::MetricsLog> log_;
   std::unique_ptr<telemetry::EventFileWriter> events_;
-  telemetry::Gauge loss_, accuracy_;
   telemetry::Counter count_;
+  std::optional<telemetry::FigureGauges> figures_;  // borrows the presence's metrics
   std::unique_ptr<Presence> presence_;
 };
 

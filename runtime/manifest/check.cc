@@ -4,6 +4,7 @@
 #include <set>
 
 #include "runtime/base/text.h"
+#include "runtime/manifest/catalogue/catalogue.h"
 #include "runtime/manifest/fields/fields.h"
 #include "runtime/manifest/manifest.h"
 #include "runtime/mesh/layout.h"
@@ -50,6 +51,7 @@ class Checker {
     if (Clean({"precision", "train.reduce_dtype"})) Sums();
     if (Clean({"data.repeat", "train"})) Epochs();
     if (Clean({"data.test", "train"})) Validation();
+    if (Clean({"metrics", "loss"})) Classes();
     if (Clean({"metrics", "train"})) Stopping();
     if (Clean({"generate", "data.train", "model", "train"})) Generation();
   }
@@ -212,6 +214,23 @@ class Checker {
     }
   }
 
+  // A metric of two kinds of examples needs a class that is one of them.
+  void Classes() {
+    const Entry* loss = Losses().Find(program_.loss.kind);
+    if (loss == nullptr || !loss->one_of_classes) return;
+    for (const Choice& metric : program_.metrics) {
+      const Entry* entry = Metrics().Find(metric.kind);
+      const bool takes_class =
+          entry != nullptr &&
+          std::any_of(entry->options.begin(), entry->options.end(),
+                      [](const Field& option) { return option.name == "class"; });
+      if (!takes_class || metric.options.MaybeInt("class")) continue;
+      problems_.Add(metric.spot.place, metric.spot.path + ".class",
+                    "expected the number of the class that is looked for, with " +
+                        program_.loss.kind + ", got: none");
+    }
+  }
+
   // What is asked of an epoch's figures must be among them.
   void Stopping() {
     const Train& train = program_.train;
@@ -219,7 +238,7 @@ class Checker {
     const std::string path = Path("train.early_stopping.monitor");
     const std::string& monitor = train.early_stopping->monitor;
     std::vector<std::string> names = {"loss"};
-    names.insert(names.end(), program_.metrics.begin(), program_.metrics.end());
+    for (const Choice& metric : program_.metrics) names.push_back(FigureName(metric));
     for (size_t i = 0, n = names.size(); i < n; ++i) names.push_back("val_" + names[i]);
     if (std::find(names.begin(), names.end(), monitor) == names.end()) {
       problems_.Add(At("train.early_stopping"), path,

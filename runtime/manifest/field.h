@@ -94,6 +94,8 @@ struct Entry {
   std::vector<std::string> components = {"x", "y"};
   // Of a layer: the weights that it will make, with their ranks.
   std::function<std::vector<std::pair<std::string, int>>(const Options&)> weights = {};
+  // Of a loss: labels say which one of several classes is right.
+  bool one_of_classes = false;
   bool direct = false;  // its one option, of the same name, is the value: `scale: 0.5`
 };
 struct Catalogue {

@@ -42,6 +42,11 @@ struct Model {
   friend bool operator==(const Model&, const Model&) = default;
 };
 
+// What the figures of a metric are called: its option `name`, or its own.
+inline std::string FigureName(const Choice& metric) {
+  return metric.options.Text("name", metric.kind);
+}
+
 // --- data
 
 struct Source {
@@ -190,7 +195,7 @@ struct Program {
   Model model;
   Choice loss;
   Choice optimizer;
-  std::vector<std::string> metrics;
+  std::vector<Choice> metrics;
   Layout layout;
   Train train;
   std::optional<Generate> generate;

@@ -27,6 +27,13 @@ std::set<std::string, std::less<>> InputAxes(const Program& program) {
   return axes;
 }
 
+// "job.yaml:9:13: program.model[1].dense", for Status::At.
+std::string PlaceIn(const Program& program, const manifest::Spot& spot) {
+  std::string where = manifest::At(program.file, spot.place, spot.path);
+  where.resize(where.size() - 2);  // At of Status adds its own ": "
+  return where;
+}
+
 bool SharesUpdate(const Program& program) {
   if (program.layout.update == UpdateSharing::kAuto) {
     return program.processes > 1 && !program.strict;
@@ -88,7 +95,12 @@ Result<Declared> Declared::Create(const Program& program) {
   }
   recipe.loss = LossOf(program.loss);
   recipe.optimizer = MakeOptimizer(program.optimizer);
-  for (const std::string& name : program.metrics) recipe.metrics.push_back(MetricOf(name));
+  for (const manifest::Choice& metric : program.metrics) {
+    recipe.metrics.push_back(MetricOf(metric));
+    manifest::Spot spot = metric.spot;
+    spot.path.resize(std::min(spot.path.rfind('.'), spot.path.size()));  // the list's entry
+    recipe.metrics.back().place = PlaceIn(program, spot);
+  }
   recipe.seed = program.seed;
   recipe.accumulate = program.train.accumulate;
   if (program.precision != manifest::kFullPrecision) {
@@ -164,10 +176,10 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
 Status Declared::AtLayer(const Status& error) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (!layers_[i]->failed()) continue;
-    const manifest::Layer& layer = program_.model.layers[i];
-    std::string where = manifest::At(program_.file, layer.spot.place, layer.spot.path);
-    where.resize(where.size() - 2);  // At of Status adds its own ": "
-    return error.At(where);
+    return error.At(PlaceIn(program_, program_.model.layers[i].spot));
+  }
+  for (const train::Metric& metric : recipe_.metrics) {
+    if (error.message().starts_with(metric.place + ": ")) return error;
   }
   return error.At(program_.Where("model"));
 }

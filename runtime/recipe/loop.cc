@@ -1,5 +1,9 @@
 #include "runtime/recipe/loop.h"
 
+#include <string_view>
+
+#include "runtime/recipe/recipe.h"
+
 namespace meshtrain::recipe {
 
 train::LoopOptions LoopOptionsOf(const manifest::Train& train, const train::Position& start) {
@@ -21,10 +25,18 @@ train::SaveTimes SaveTimesOf(const manifest::Manifest& manifest) {
   return times;
 }
 
-std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Train& train) {
-  const auto& early = train.early_stopping;
+std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Program& program) {
+  const auto& early = program.train.early_stopping;
   if (!early) return std::nullopt;
-  return train::EarlyStopping(early->monitor, early->patience, early->min_delta);
+  std::string_view figure = early->monitor;
+  if (figure.starts_with("val_")) figure.remove_prefix(4);
+  bool larger = false;
+  for (const manifest::Choice& metric : program.metrics) {
+    if (manifest::FigureName(metric) != figure) continue;
+    // One that this program has added may say it by its name.
+    larger = MetricOf(metric).larger_is_better || metric.kind.find("accuracy") != std::string::npos;
+  }
+  return train::EarlyStopping(early->monitor, early->patience, early->min_delta, larger);
 }
 
 std::optional<int64_t> BestStep(const manifest::Train& train, const train::EarlyStopping* early) {

@@ -17,7 +17,7 @@ train::LoopOptions LoopOptionsOf(const manifest::Train& train, const train::Posi
 // best one's weights are wanted.
 train::SaveTimes SaveTimesOf(const manifest::Manifest& manifest);
 // The manifest's early stopping; nothing where it asks for none.
-std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Train& train);
+std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Program& program);
 // The step of the checkpoint whose weights the job leaves, where that is not its last: the best
 // epoch's. `early`: null, or the one that watched the job.
 std::optional<int64_t> BestStep(const manifest::Train& train, const train::EarlyStopping* early);

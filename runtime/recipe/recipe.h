@@ -52,7 +52,7 @@ Status MoveTestData(const std::string& folder, manifest::Program* program);
 nn::LayerPtr MakeLayer(const manifest::Layer& layer);
 std::shared_ptr<train::Optimizer> MakeOptimizer(const manifest::Choice& optimizer);
 train::Loss LossOf(const manifest::Choice& loss);
-train::Metric MetricOf(const std::string& name);
+train::Metric MetricOf(const manifest::Choice& metric);
 data::SourceOptions SourceOf(const manifest::Choice& source);
 // Lets the fields that this program has added (rows.h) act on what is to be trained. Errors:
 // theirs, with the field's place.

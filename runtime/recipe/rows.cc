@@ -24,7 +24,7 @@ MT_LOSSES(MT_MAKER)
 #undef MT_MAKER
 }  // namespace meshtrain::train::losses::by_name
 namespace meshtrain::train::metrics::by_name {
-#define MT_MAKER(entry, maker) Metric maker(const std::string& name);
+#define MT_MAKER(entry, maker) Metric maker(const std::string& name, const Options& options);
 MT_METRICS(MT_MAKER)
 #undef MT_MAKER
 }  // namespace meshtrain::train::metrics::by_name
@@ -151,9 +151,10 @@ train::Loss LossOf(const manifest::Choice& loss) {
   return make == nullptr ? train::Loss{} : make(loss.options);
 }
 
-train::Metric MetricOf(const std::string& name) {
-  const train::MakeMetric make = Find(All().metrics, name);
-  return make == nullptr ? train::Metric{} : make(name);
+train::Metric MetricOf(const manifest::Choice& metric) {
+  const train::MakeMetric make = Find(All().metrics, metric.kind);
+  if (make == nullptr) return {};
+  return make(manifest::FigureName(metric), metric.options);
 }
 
 data::SourceOptions SourceOf(const manifest::Choice& source) {

@@ -46,7 +46,7 @@ struct LossRow {
   train::MakeLoss make = nullptr;
 };
 struct MetricRow {
-  manifest::Entry entry;  // without options
+  manifest::Entry entry;
   train::MakeMetric make = nullptr;
 };
 // Refused under ParameterServer, whose workers open the data by themselves.

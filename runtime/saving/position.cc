@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/json_depth.h"
@@ -71,6 +72,14 @@ std::vector<train::EpochInfo> ParseHistory(const std::string& text) {
   return history;
 }
 
+// strtod takes no text of length 0 and stops at a NUL byte.
+std::optional<double> ParseTotal(const std::string& text) {
+  char* end = nullptr;
+  const double total = std::strtod(text.c_str(), &end);
+  if (text.empty() || end != text.c_str() + text.size()) return std::nullopt;
+  return total;
+}
+
 }  // namespace
 
 // Totals are hexadecimal floats, which read back bit for bit.
@@ -80,6 +89,11 @@ std::map<std::string, std::string> PositionToMetadata(const train::Position& p) 
   metadata["examples"] = std::to_string(p.figures.examples);
   for (const auto& [name, total] : p.figures.totals) {
     metadata["total." + name] = fmt::format("{:a}", total);
+  }
+  for (const train::FigureSums& figure : p.figures.sums) {
+    std::string& text = metadata["sums." + figure.name];
+    for (const double sum : figure.sums)
+      text += fmt::format("{}{:a}", text.empty() ? "" : " ", sum);
   }
   if (p.history) metadata["history"] = HistoryText(*p.history);
   return metadata;
@@ -110,12 +124,22 @@ Result<train::Position> PositionOf(const checkpoint::Index& index, const std::st
                         ": `history`: expected a list of epochs, got: " + Excerpt(error.what()));
       }
     } else if (key.starts_with("total.")) {
-      // strtod takes no text of length 0 and stops at a NUL byte.
-      char* end = nullptr;
-      position.figures.totals.emplace_back(key.substr(6), std::strtod(text.c_str(), &end));
-      if (text.empty() || end != text.c_str() + text.size()) {
+      const auto total = ParseTotal(text);
+      if (!total) {
         return DataLoss(path + ": `" + Excerpt(key) +
                         "`: expected a number, got: " + Excerpt(text));
+      }
+      position.figures.totals.emplace_back(key.substr(6), *total);
+    } else if (key.starts_with("sums.")) {
+      train::FigureSums& figure = position.figures.sums.emplace_back();
+      figure.name = key.substr(5);
+      for (const std::string& word : Split(text, ' ')) {
+        const auto sum = ParseTotal(word);
+        if (!sum) {
+          return DataLoss(path + ": `" + Excerpt(key) +
+                          "`: expected numbers, got: " + Excerpt(word));
+        }
+        figure.sums.push_back(*sum);
       }
     }
   }

@@ -31,12 +31,8 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       examples_per_second(
           m.AddGauge("meshtrain_examples_per_second",
                      "Examples per second over the last steps, of the global batch.")),
-      train_loss(m.AddGauge("meshtrain_loss", "Mean loss.", {{"split", "train"}})),
-      test_loss(m.AddGauge("meshtrain_loss", "Mean loss.", {{"split", "test"}})),
-      train_accuracy(
-          m.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", "train"}})),
-      test_accuracy(
-          m.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", "test"}})),
+      train_figures(m, "train"),
+      test_figures(m, "test"),
       collective_bytes(m.AddCounter("meshtrain_collective_bytes_total",
                                     "Bytes that collectives moved, by this process's devices.")),
       planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes",
@@ -53,6 +49,25 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       checkpoint_step(
           m.AddGauge("meshtrain_checkpoint_step", "Step of the newest complete checkpoint.")),
       ready(m.AddGauge("meshtrain_ready", "1 when training, 0 before and after.")) {}
+
+FigureGauges::FigureGauges(Metrics& metrics, std::string split)
+    : metrics_(metrics), split_(std::move(split)) {
+  gauges_["loss"] = metrics_.AddGauge("meshtrain_loss", "Mean loss.", {{"split", split_}});
+  gauges_["accuracy"] =
+      metrics_.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", split_}});
+}
+
+void FigureGauges::Set(std::span<const std::pair<std::string, double>> figures) {
+  for (const auto& [name, value] : figures) {
+    const auto [gauge, is_new] = gauges_.try_emplace(name);
+    if (is_new) {
+      gauge->second =
+          metrics_.AddGauge("meshtrain_figure", "A figure beside loss and accuracy, by its name.",
+                            {{"figure", name}, {"split", split_}});
+    }
+    gauge->second.Set(value);
+  }
+}
 
 void TrainingMetrics::Look() {
   if (const auto bytes = ResidentBytes()) resident_bytes.Set(static_cast<double>(*bytes));

@@ -1,10 +1,31 @@
 // The metrics that every training process has, in one place, so that dashboards and alerts have one
-// list to go by: 49 series. With those of its role a replica has at most 60.
+// list to go by: 49 series, and two for each figure beside loss and accuracy. With those of its
+// role a replica has at most 60 beside them.
 #pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "runtime/telemetry/metrics.h"
 
 namespace meshtrain::telemetry {
+
+// The figures of a job: meshtrain_loss{split}, meshtrain_accuracy{split}, and for each of the
+// others, whose names are the manifest's, meshtrain_figure{figure, split}.
+class FigureGauges {
+ public:
+  // `split`: "train" or "test".
+  FigureGauges(Metrics& metrics, std::string split);
+  void Set(std::span<const std::pair<std::string, double>> figures);
+
+ private:
+  Metrics& metrics_;
+  const std::string split_;
+  std::map<std::string, Gauge, std::less<>> gauges_;
+};
 
 struct TrainingMetrics {
   explicit TrainingMetrics(Metrics& metrics);
@@ -19,10 +40,7 @@ struct TrainingMetrics {
   Gauge step;                    // meshtrain_step
   Gauge epoch;                   // meshtrain_epoch
   Gauge examples_per_second;     // meshtrain_examples_per_second
-  Gauge train_loss;              // meshtrain_loss{split="train"}
-  Gauge test_loss;               // meshtrain_loss{split="test"}
-  Gauge train_accuracy;          // meshtrain_accuracy{split="train"}
-  Gauge test_accuracy;           // meshtrain_accuracy{split="test"}
+  FigureGauges train_figures, test_figures;
   Counter collective_bytes;      // meshtrain_collective_bytes_total
   Gauge planned_bytes;           // meshtrain_planned_memory_bytes
   Gauge resident_bytes;          // meshtrain_resident_memory_bytes

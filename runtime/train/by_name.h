@@ -18,7 +18,7 @@ using choice::Options;
 // The options hold their rows' bounds.
 using MakeOptimizer = std::shared_ptr<Optimizer> (*)(const Options& options);
 using MakeLoss = Loss (*)(const Options& options);
-using MakeMetric = Metric (*)(const std::string& name);  // the metric's, as the text spells it
+using MakeMetric = Metric (*)(const std::string& name, const Options& options);
 
 // What every optimizer takes; what is not given is as in `common`.
 OptimizerOptions CommonOf(const Options& options, OptimizerOptions common);

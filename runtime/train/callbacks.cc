@@ -58,7 +58,7 @@ Status EarlyStopping::Look(const EpochInfo& info) {
     if (scalars.empty()) return OkStatus();
     return InvalidArgument("early_stopping: `" + monitor_ + "` is not an output of the step");
   }
-  const double sign = monitor_.find("accuracy") != std::string::npos ? -1 : 1;
+  const double sign = larger_ ? -1 : 1;
   if (!best_ || std::isnan(best_->value) || sign * *value < sign * best_->value - min_delta_) {
     best_ = Best{.epoch = info.epoch, .step = info.step, .value = *value};
     wait_ = 0;

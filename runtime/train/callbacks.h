@@ -53,13 +53,17 @@ class CheckpointEvery final : public Callback {
 };
 
 // Ends training when `monitor` ("val_loss", "loss", "accuracy", "val_accuracy") has not got better
-// by more than `min_delta` for `patience` epochs in a row, and remembers the best epoch. Names that
-// hold "accuracy" are better when larger. Before CheckpointEvery among the callbacks, so that who
-// saves an epoch knows whether it is the best.
+// by more than `min_delta` for `patience` epochs in a row, and remembers the best epoch. `larger`:
+// whether larger figures are better; none: whether the name holds "accuracy". Before
+// CheckpointEvery among the callbacks, so that who saves an epoch knows whether it is the best.
 class EarlyStopping final : public Callback {
  public:
-  EarlyStopping(std::string monitor, int64_t patience, double min_delta = 0)
-      : monitor_(std::move(monitor)), patience_(patience), min_delta_(min_delta) {}
+  EarlyStopping(std::string monitor, int64_t patience, double min_delta = 0,
+                std::optional<bool> larger = {})
+      : monitor_(std::move(monitor)),
+        patience_(patience),
+        min_delta_(min_delta),
+        larger_(larger.value_or(monitor_.find("accuracy") != std::string::npos)) {}
   // A resumed job goes on counting where it stood.
   Status OnTrainBegin(const Position& position) override;
   Status OnEpochEnd(const EpochInfo& info, const Position& position) override;
@@ -80,6 +84,7 @@ class EarlyStopping final : public Callback {
   std::string monitor_;
   int64_t patience_;
   double min_delta_;
+  bool larger_;
   std::optional<Best> best_;
   int64_t wait_ = 0;  // epochs since the best
 };

@@ -43,6 +43,7 @@ class Fitting {
   Result<FitResult> Run() {
     MT_RETURN_IF_ERROR(CheckStart());
     result_.position = o_.start;
+    result_.position.figures.Know(runner_.summed());
     if (o_.start.history) result_.history = *o_.start.history;
     for (Callback* callback : callbacks_) {
       MT_RETURN_IF_ERROR(callback->OnTrainBegin(result_.position));

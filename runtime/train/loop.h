@@ -53,6 +53,8 @@ class StepRunner {
   virtual Status Save(const Position& position) = 0;
   // The newest step that Save was called for without an error, -1: none.
   virtual int64_t last_saved() const = 0;
+  // The figures of a step that are no means of examples, with as many zeros as they have sums.
+  virtual std::vector<FigureSums> summed() const { return {}; }
 };
 
 struct EpochInfo;

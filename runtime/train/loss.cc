@@ -57,6 +57,9 @@ int64_t Loss::Classes(const TensorType& predictions) const {
 
 Value Loss::PerExample(const Value& labels, const Value& predictions) const {
   MT_CHECK(function != nullptr);
+  if (known && known->labels.id() == labels.id() && known->predictions.id() == predictions.id()) {
+    return known->per_example;
+  }
   return function->PerExample(labels, predictions);
 }
 

@@ -19,11 +19,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/program/ops.h"
+#include "runtime/train/figures.h"
 
 namespace meshtrain::train {
 
@@ -54,6 +56,8 @@ class LossFunction {
   virtual Value Accuracy(const Value& labels, const Value& predictions) const;
   // A prediction above it says 1; below, 0.
   virtual double decision() const { return 0.5; }
+  // What predictions of 0 or 1 say as probabilities of 1. Here: themselves.
+  virtual Value Probability(const Value& predictions) const { return predictions; }
 
  protected:
   // "huber takes TAKES, got: labels f32[8]".
@@ -66,6 +70,11 @@ struct Loss {
   // What the gradient is taken of: the mean over the batch, or its sum. The report is the mean in
   // both cases.
   LossReduction reduction = LossReduction::kMean;
+  // What was recorded for these labels and predictions, so that a metric need not record it again.
+  struct Known {
+    Value labels, predictions, per_example;
+  };
+  std::optional<Known> known = {};
 
   // Whether labels of this type can be this loss's, and of the predictions' shape. Errors:
   // kInvalidArgument: "sparse_categorical_crossentropy takes ..., got: labels f32[8]".
@@ -95,10 +104,18 @@ Loss MeanAbsoluteError(LossReduction reduction = LossReduction::kMean);
 
 }  // namespace losses
 
-// One batch's value, an f32 scalar: the mean over its examples.
+// What a batch's examples say. Of a mean metric (no `finish`) an f32 scalar, the mean over them; of
+// the others `sums` numbers, f64[sums], which are added up over batches, and `finish` says what
+// they come to. So perplexity is exp(sum of losses / their count) over all examples, however they
+// are divided among batches, devices and processes.
 struct Metric {
   std::string name;  // of the program's output
+  // Errors are the builder's.
   std::function<Value(const Value& labels, const Value& predictions, const Loss& loss)> of_batch;
+  int64_t sums = 0;
+  Finish finish = nullptr;
+  bool larger_is_better = false;
+  std::string place = {};  // what errors say in front; "": the metric's name
 };
 
 namespace metrics {
@@ -115,6 +132,40 @@ Metric TopKCategoricalAccuracy(std::string name = "top_k_categorical_accuracy", 
 Metric BinaryAccuracy(std::string name = "binary_accuracy");
 Metric MeanSquaredError(std::string name = "mean_squared_error");
 Metric MeanAbsoluteError(std::string name = "mean_absolute_error");
+
+// --- sums over the examples, and what they come to
+
+// e to the mean of the loss over the examples (and positions), of a loss of classes of which one is
+// right; at most e^709, the largest f64.
+Metric Perplexity(std::string name = "perplexity");
+
+// Which examples are positive, and which are said to be. Without `class_id` labels are 0 or 1, and
+// predictions say 1 by a probability above `threshold`, 0.5 where there is none. With it, of a loss
+// of classes of which one is right: labels of that class are positive, and the class that is
+// predicted by the largest number is said; or that class, where its probability is above
+// `threshold`.
+struct ConfusionOptions {
+  std::optional<double> threshold = {};
+  std::optional<int64_t> class_id = {};
+};
+// Of those that are said to be positive, the share that is; 0 where none is said to be.
+Metric Precision(std::string name = "precision", ConfusionOptions options = {});
+// Of the positive ones, the share that is said to be; 0 where there is none.
+Metric Recall(std::string name = "recall", ConfusionOptions options = {});
+
+enum class Curve : uint8_t { kRoc, kPrecisionRecall };
+// Thresholds at i / (num_thresholds - 1), the first and the last a little outside [0, 1], as
+// Keras'. Probabilities below 0 count as 0, those above 1 as 1.
+struct AucOptions {
+  Curve curve = Curve::kRoc;
+  int64_t num_thresholds = 200;  // from 2
+  std::optional<int64_t> class_id = {};
+};
+// The area under the curve through the points of the thresholds: between two of them, trapezoids
+// (ROC); true and false positives linear in each other (precision and recall: Davis, Goadrich, The
+// Relationship Between Precision-Recall and ROC Curves). 0 where an area has no sense: for want of
+// positive examples, and under ROC of negative ones.
+Metric Auc(std::string name = "auc", AucOptions options = {});
 
 }  // namespace metrics
 }  // namespace meshtrain::train

@@ -173,10 +173,28 @@ Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& va
     out.objective = out.objective + penalty;
     out.loss = out.loss + penalty;
   }
+  Loss loss = recipe.loss;
+  loss.known = {y, predictions, per_example};
   out.metrics.resize(recipe.metrics.size());
   for (size_t i = 0; i < recipe.metrics.size(); ++i) {
-    const Value mean = recipe.metrics[i].of_batch(y, predictions, recipe.loss);
-    out.metrics[i] = Plus(out.metrics[i], Times(mean, share));
+    const Metric& metric = recipe.metrics[i];
+    MT_RETURN_IF_ERROR(b.status());
+    const Value made = metric.of_batch(y, predictions, loss);
+    const std::string place = metric.place.empty() ? metric.name : metric.place;
+    if (!b.status().ok()) {
+      const bool named = b.status().message().find(place + ": ") != std::string::npos;
+      return named ? b.status() : b.status().At(place);
+    }
+    if (metric.finish == nullptr) {
+      out.metrics[i] = Plus(out.metrics[i], Times(made, share));
+      continue;
+    }
+    const TensorType sums{DType::kF64, {metric.sums}};
+    if (made.type() != sums) {
+      return InvalidArgument(place + ": expected sums " + sums.ToString() +
+                             ", got: " + made.type().ToString());
+    }
+    out.metrics[i] = Plus(out.metrics[i], made);
   }
   return OkStatus();
 }
@@ -336,6 +354,11 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   }
   Programs out;
   out.components = recipe.components;
+  for (const Metric& metric : recipe.metrics) {
+    if (metric.finish == nullptr) continue;
+    out.summed.push_back(
+        {metric.name, std::vector<double>(static_cast<size_t>(metric.sums)), metric.finish});
+  }
   bool counts_steps = false;
   {
     Builder b("train_step");

@@ -80,6 +80,8 @@ struct Programs {
   int64_t classes = 0;                  // Loss::Classes: what labels must be
   // Components that are ids as they stand, and the rows of the smallest table that they number.
   std::map<std::string, int64_t> rows;
+  // Of the outputs those that are sums (Metric::finish), with a zero for each sum.
+  std::vector<FigureSums> summed;
 
   // Parameters, then slots: every state there is.
   std::vector<Parameter> States() const;

@@ -1,6 +1,5 @@
 // A metric of labels and predictions as an object, for loops of one's own: what a train::Metric
-// says of each batch since it was reset, as a mean over their examples. So short batches weigh what
-// they hold, under any layout.
+// says of all examples since it was reset. So short batches weigh what they hold, under any layout.
 //
 //   MT_ASSIGN_OR_RETURN(const LabelMetric accuracy,
 //                       LabelMetric::Create(session, mesh, train::metrics::Accuracy(), loss));
@@ -8,7 +7,8 @@
 //   MT_ASSIGN_OR_RETURN(const double share, accuracy.Result()); // between steps
 //   MT_RETURN_IF_ERROR(accuracy.Reset());
 //
-// It stands on an execute::MeanMetric, whose promises it keeps. Copies are the same metric.
+// What is added up are f64 variables of the session, so a bad step does not change it: those of an
+// execute::MeanMetric, or `metrics.NAME.sums` and `.batches`. Copies are the same metric.
 #pragma once
 
 #include <utility>
@@ -28,15 +28,16 @@ class LabelMetric {
   // cannot take are the builder's error.
   void Update(const program::Value& labels, const program::Value& predictions) const;
   // NaN where there was no batch since Reset.
-  meshtrain::Result<double> Result() const { return mean_.Result(); }
-  Status Reset() const { return mean_.Reset(); }
+  meshtrain::Result<double> Result() const;
+  Status Reset() const;
 
  private:
-  LabelMetric(train::Metric metric, train::Loss loss, execute::MeanMetric mean)
-      : metric_(std::move(metric)), loss_(std::move(loss)), mean_(std::move(mean)) {}
+  LabelMetric(train::Metric metric, train::Loss loss)
+      : metric_(std::move(metric)), loss_(std::move(loss)) {}
   train::Metric metric_;
   train::Loss loss_;
-  execute::MeanMetric mean_;
+  execute::MeanMetric mean_;  // of a mean metric; of another:
+  execute::DVariable sums_, batches_;
 };
 
 }  // namespace meshtrain::trainer

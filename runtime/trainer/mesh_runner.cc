@@ -126,8 +126,8 @@ Result<train::BatchFigures> MeshRunner::Run(Steps& steps, const train::Batch& ba
   MT_RETURN_IF_ERROR(run);
   train::BatchFigures figures{.means = {}, .examples = batch.size};
   for (size_t i = 0; i < program.outputs.size(); ++i) {
-    MT_ASSIGN_OR_RETURN(const double value, step.FetchNumber(i));
-    figures.means.emplace_back(program.outputs[i].name, value);
+    MT_ASSIGN_OR_RETURN(const mesh::Tensor value, step.Fetch(i));
+    MT_RETURN_IF_ERROR(figures.Add(program.outputs[i].name, value, programs_.summed));
   }
   return figures;
 }

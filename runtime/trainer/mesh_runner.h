@@ -55,6 +55,7 @@ class MeshRunner final : public train::StepRunner {
   Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
   Status Save(const train::Position& position) override;
   int64_t last_saved() const override { return last_saved_; }
+  std::vector<train::FigureSums> summed() const override { return programs_.summed; }
   Duration waited() const { return waited_; }  // of the last step: for other processes
 
   // What Save calls; without one Save does nothing.

@@ -69,6 +69,7 @@ class ServerEngine final : public Engine {
     parameter::StepWindow training = Window(&parameter::Training::step, stop);
     parameter::StepWindow evaluation = Window(&parameter::Training::evaluate, stop);
     parameter::RemoteRunner runner(training, evaluation);
+    runner.set_summed(training_->summed);
     std::optional<train::CheckpointEvery> save;
     if (work.saves) {
       runner.set_saver(work.saves->save);
@@ -128,6 +129,7 @@ class ServerEngine final : public Engine {
     parameter::StepWindow none = Window(&parameter::Training::step, stop);
     parameter::StepWindow evaluation = Window(&parameter::Training::evaluate, stop);
     parameter::RemoteRunner runner(none, evaluation);
+    runner.set_summed(training_->summed);
     const std::stop_source end;
     parameter::SentBatches sent(
         evaluation, batches,

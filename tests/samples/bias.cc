@@ -6,7 +6,7 @@ namespace meshtrain::samples {
 
 recipe::MetricRow BiasRow() {
   return {{.name = "bias", .about = "The mean of predictions less labels."},
-          [](const std::string& name) -> train::Metric {
+          [](const std::string& name, const choice::Options&) -> train::Metric {
             return {name, [](const program::Value& labels, const program::Value& predictions,
                              const train::Loss&) {
                       return program::ReduceMean(predictions -

@@ -78,8 +78,8 @@ Result<Loss> Train(const std::string& text) {
                       engine->Fit({.batches = &batches, .options = {.epochs = 30}}, {}));
   const auto& epochs = result.history;
   EXPECT_EQ(epochs.size(), 30u);
-  for (const std::string& metric : manifest.program.metrics) {
-    EXPECT_TRUE(train::FindScalar(epochs.back().train, metric).has_value()) << metric;
+  for (const manifest::Choice& metric : manifest.program.metrics) {
+    EXPECT_TRUE(train::FindScalar(epochs.back().train, metric.kind).has_value()) << metric.kind;
   }
   return Loss{*train::FindScalar(epochs.front().train, "loss"),
               *train::FindScalar(epochs.back().train, "loss")};

@@ -130,6 +130,7 @@ std::vector<RowCase> AllRows() {
   AddEntries(Optimizers(), "optimizer.KIND", "{optimizer: {KIND: {}}}", &rows);
   AddEntries(Schedules(), "optimizer.adam.learning_rate.KIND",
              "{optimizer: {adam: {learning_rate: {KIND: {}}}}}", &rows);
+  AddEntries(Metrics(), "metrics[0].KIND", "{metrics: [KIND: {}]}", &rows);
   AddEntries(Sources(), "data.train.KIND", "{}", &rows);
   AddEntries(MapOps(), "data.map[0].KIND", "{data: {map: [{KIND: {}}]}}", &rows);
   AddEntries(Partitioners(), "parameter_server.variable_partitioner.KIND",

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 class EvaluatorTest : public SmallJobTest {
  protected:
   Status Run() {
-    trainer::JobConfig config = Config(Text());
+    trainer::JobConfig config = Config(job_.empty() ? Text() : job_);
     config.job.tf_config = cluster::TfConfig{.cluster = {}, .task = {cluster::Role::kEvaluator, 0}};
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
@@ -45,6 +45,7 @@ class EvaluatorTest : public SmallJobTest {
   }
 
   const std::string checkpoints_ = folder_.path() + "/checkpoints";
+  std::string job_;  // "": as Text has it
   std::string out_, err_;
 };
 
@@ -60,6 +61,25 @@ TEST_F(EvaluatorTest, EvaluatesEachCheckpointUpToTheLastAndEachOnce) {
   ASSERT_TRUE(Run().ok());
   EXPECT_THAT(Steps(), ElementsAre(10, 20));
   EXPECT_THAT(out_, HasSubstr("evaluated 0 checkpoints"));
+}
+
+// All classes are as likely: what figures come to is known without a model.
+TEST_F(EvaluatorTest, SumsOfAllBatchesComeToTheFigures) {
+  Save(checkpoints_, EvenModel(10, 0), /*final=*/true);
+  job_ = Replaced(Text(), "metrics: [accuracy]",
+                  "metrics: [accuracy, perplexity, auc: {class: 3}, recall: {class: 0, name: of_0},"
+                  " recall: {class: 1, name: of_1}, precision: {class: 0}]");
+  const Status end = Run();
+  ASSERT_TRUE(end.ok()) << end.ToString();
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  const json line = json::parse(ReadFile(folder_.path() + "/out/metrics.jsonl").value());
+  EXPECT_NEAR(line["perplexity"].get<double>(), 10, 1e-5);
+  EXPECT_EQ(line["auc"], 0.5);
+  EXPECT_EQ(line["of_0"], 1) << "the first of the largest is said";
+  EXPECT_EQ(line["of_1"], 0);
+  EXPECT_GT(line["precision"], 0.05);
+  EXPECT_EQ(line["precision"].get<double>(), std::round(line["accuracy"].get<double>() * 200) / 200)
+      << "200 examples, of which all are said to be of class 0";
 }
 
 TEST_F(EvaluatorTest, PassesOverADamagedCheckpointUnlessItIsTheLast) {

@@ -119,11 +119,6 @@ Status AddEntries(OwnEntries entries) {
   MT_RETURN_IF_ERROR(Append("loss", BuiltInLosses(), entries.losses, {}, {}, &all.losses));
   MT_RETURN_IF_ERROR(
       Append("metric", BuiltInMetrics(), entries.metrics, {}, {"loss"}, &all.metrics));
-  for (const Entry& metric : entries.metrics) {
-    if (metric.options.empty()) continue;
-    return InvalidArgument("rows: metric `" + std::string(metric.name) +
-                           "`: expected no options, which `metrics: [NAME]` cannot give");
-  }
   MT_RETURN_IF_ERROR(
       Append("source", BuiltInSources(), entries.sources, {}, {"take"}, &all.sources));
   for (const Entry& source : entries.sources) {

@@ -74,6 +74,11 @@
   ROW(SparseTopKCategoricalAccuracy, SparseTopKCategoricalAccuracy) \
   ROW(TopKCategoricalAccuracy, TopKCategoricalAccuracy)             \
   ROW(BinaryAccuracy, BinaryAccuracy)                               \
+  ROW(Perplexity, Perplexity)                                       \
+  ROW(Precision, Precision)                                         \
+  ROW(Recall, Recall)                                               \
+  ROW(Auc, Auc)                                                     \
+  ROW(PrAuc, PrAuc)                                                 \
   ROW(MeanSquaredError, MeanSquaredError)                           \
   ROW(MeanAbsoluteError, MeanAbsoluteError)                         \
   ROW(Mse, MeanSquaredError)                                        \

@@ -91,6 +91,22 @@ std::vector<Field> CrossentropyOptions() {
                                      .sample = "true"})};
 }
 
+Field FigureNameOption(std::string_view sample, std::string_view beside) {
+  return option::Text("name", {.about = "What the figure is called.",
+                               .fallback = "the metric's own",
+                               .sample = sample,
+                               .beside = beside});
+}
+
+Field ClassOption() {
+  return option::Int("class", {.least = 0},
+                     {.about = "Positive are the examples of this class, of those that the loss "
+                               "tells apart. Without it labels are 0 or 1.",
+                      .fallback = "none",
+                      .shows = Shows::kPermits,
+                      .sample = "1"});
+}
+
 std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own) {
   std::vector<Field> all = {
       option::NumberOrOneOf("learning_rate", {.above = 0}, Schedules(),

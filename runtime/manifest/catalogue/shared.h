@@ -28,6 +28,10 @@ std::vector<std::pair<std::string, int>> KernelAndBias(const Options& options) {
 Field Reduction();
 std::vector<Field> CrossentropyOptions();  // reduction and from_logits
 
+// Of metrics.
+Field FigureNameOption(std::string_view sample, std::string_view beside = "");
+Field ClassOption();  // of those that ask which examples are positive
+
 // Of optimizers: what every one takes, and then its own. `rate`: the learning rate that holds where
 // the text gives none.
 std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own);

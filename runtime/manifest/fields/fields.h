@@ -19,6 +19,7 @@ std::vector<Field> DataFields();      // Data
 std::vector<Field> TrainFields();     // Train
 std::vector<Field> StrategyFields();  // Program: what strategies take
 Field ModelField();                   // Program
+Field MetricsField();                 // Program
 Field LayoutField();                  // Program
 Field GenerateField();                // Program
 

@@ -115,39 +115,7 @@ Field ChoiceField(std::string_view name, Choice Program::*member, const Catalogu
   return field;
 }
 
-void ReadMetrics(Fields& in, Program& program) {
-  const Node* node = in.Get("metrics");
-  if (node == nullptr) return;
-  if (!node->IsList()) return in.Wrong("metrics", "a list");
-  for (size_t i = 0; i < node->list.size(); ++i) {
-    const Node& entry = node->list[i];
-    const std::string at = in.Path("metrics") + "[" + std::to_string(i) + "]";
-    if (!entry.IsScalar()) {
-      in.problems().Add(entry.place, at, "expected a metric's name, got: " + entry.Describe());
-    } else if (Metrics().Find(entry.scalar) == nullptr) {
-      in.problems().Add(entry.place, at,
-                        "unknown metric `" + Excerpt(entry.scalar) + "`" +
-                            Suggest(entry.scalar, Metrics().names()));
-    } else if (std::find(program.metrics.begin(), program.metrics.end(), entry.scalar) !=
-               program.metrics.end()) {
-      in.problems().Add(entry.place, at, "metric `" + Excerpt(entry.scalar) + "` is here twice");
-    } else {
-      program.metrics.push_back(entry.scalar);
-    }
-  }
-}
-std::optional<Node> WriteMetrics(const Program& program) {
-  if (program.metrics.empty()) return std::nullopt;
-  return field::ToNode(program.metrics);
-}
-
 std::vector<Field> BuiltIn() {
-  Field metrics = field::Own<Program>("metrics", "", ReadMetrics, WriteMetrics,
-                                      {.about = "Figures beside the loss, by name.",
-                                       .fallback = "none",
-                                       .sample = "[sparse_categorical_accuracy]"});
-  metrics.type = FieldType::kChoices;
-  metrics.of = &Metrics();
   std::vector<Field> all = {
       field::Int("seed", &Program::seed, {},
                  {.about = "Of initial values without a seed of their own, of dropout and of "
@@ -176,7 +144,7 @@ std::vector<Field> BuiltIn() {
                    .sample = "{sparse_categorical_crossentropy: {reduction: sum}}"}),
       ChoiceField("optimizer", &Program::optimizer, Optimizers(),
                   {.about = "How weights follow their gradients.", .sample = "adam"}),
-      metrics,
+      MetricsField(),
       LayoutField(),
       field::Map("train", &Program::train, TrainFields(), {.about = "The loop."}),
       GenerateField(),

@@ -250,6 +250,7 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
                                  step.entries.end());
     training.classes = programs.classes;
     training.rows = programs.rows;
+    training.summed = programs.summed;
     training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(),
                                      evaluate.entries.end());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "runtime/parameter/messages/split.h"
 
@@ -13,13 +14,14 @@ constexpr Duration kWhy = std::chrono::seconds(15);
 constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
 // Of a step's outputs; `announced`: the examples of its batch, where no output counts them.
-train::BatchFigures FiguresOf(train::Scalars outputs, int64_t announced) {
+Result<train::BatchFigures> FiguresOf(const Outputs& outputs, int64_t announced,
+                                      std::span<const train::FigureSums> summed) {
   train::BatchFigures figures{.means = {}, .examples = announced};
-  for (auto& [name, value] : outputs) {
+  for (const auto& [name, value] : outputs) {
     if (name == kExamplesName) {
-      figures.examples = static_cast<int64_t>(value);
+      figures.examples = static_cast<int64_t>(value.Item());
     } else {
-      figures.means.emplace_back(std::move(name), value);
+      MT_RETURN_IF_ERROR(figures.Add(name, value, summed));
     }
   }
   return figures;
@@ -39,7 +41,7 @@ Status StepWindow::Schedule(const std::vector<Arg>& arguments) {
   return OkStatus();
 }
 
-Result<train::Scalars> StepWindow::Take() {
+Result<Outputs> StepWindow::Take() {
   const RemoteValue step = std::move(steps_.front());
   steps_.pop_front();
   auto outputs = coordinator_.Fetch(step, give_up_, kNoLimit);
@@ -48,10 +50,7 @@ Result<train::Scalars> StepWindow::Take() {
     // Because of something else, which Join tells.
     if (const Status why = coordinator_.Join(give_up_, kWhy); !why.ok()) return why;
   }
-  if (!outputs.ok()) return outputs.status();
-  train::Scalars scalars;
-  for (const auto& [name, value] : *outputs) scalars.emplace_back(name, value.Item());
-  return scalars;
+  return outputs;
 }
 
 int64_t StepWindow::Drain() {
@@ -131,12 +130,12 @@ Result<train::BatchFigures> RemoteRunner::TrainStep(const train::Batch& batch) {
   const bool bad = outputs.status().code() == StatusCode::kAborted;
   if (source_ != nullptr && (outputs.ok() || bad)) source_->Took();
   MT_RETURN_IF_ERROR(outputs.status());
-  return FiguresOf(*std::move(outputs), batch.size);
+  return FiguresOf(*outputs, batch.size, summed_);
 }
 
 Result<train::BatchFigures> RemoteRunner::EvalStep(const train::Batch& batch) {
-  MT_ASSIGN_OR_RETURN(train::Scalars outputs, evaluation_.Take());
-  return FiguresOf(std::move(outputs), batch.size);
+  MT_ASSIGN_OR_RETURN(const Outputs outputs, evaluation_.Take());
+  return FiguresOf(outputs, batch.size, summed_);
 }
 
 Status RemoteRunner::Save(const train::Position& position) {

@@ -47,7 +47,7 @@ class StepWindow {
   Status Schedule(const std::vector<Arg>& arguments);
   int64_t size() const { return static_cast<int64_t>(steps_.size()); }
   // What the oldest gave. Errors: kAborted for a bad step, which pushed nothing.
-  Result<train::Scalars> Take();
+  Result<Outputs> Take();
   // Waits for the steps that nobody will take, and for the coordinator to tell its error, so that
   // it can be used again. How many of them were done.
   int64_t Drain();
@@ -131,6 +131,8 @@ class RemoteRunner final : public train::StepRunner {
  public:
   RemoteRunner(StepWindow& training, StepWindow& evaluation)
       : training_(training), evaluation_(evaluation) {}
+  // Those of the steps' outputs that are sums (train::Programs).
+  void set_summed(std::vector<train::FigureSums> summed) { summed_ = std::move(summed); }
   // Told of each step that was taken.
   void set_source(RemoteTraining* source) { source_ = source; }
   // What Save calls; without one Save does nothing.
@@ -143,10 +145,12 @@ class RemoteRunner final : public train::StepRunner {
   Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
   Status Save(const train::Position& position) override;
   int64_t last_saved() const override { return last_saved_; }
+  std::vector<train::FigureSums> summed() const override { return summed_; }
 
  private:
   StepWindow& training_;
   StepWindow& evaluation_;
+  std::vector<train::FigureSums> summed_;
   RemoteTraining* source_ = nullptr;
   std::function<Status(const train::Position&)> saver_;
   int64_t last_saved_ = -1;

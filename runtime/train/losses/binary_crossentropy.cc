@@ -18,6 +18,9 @@ class BinaryCrossentropyFunction final : public LossFunction {
   int64_t Classes(const program::TensorType&) const override { return 2; }
   // A probability above one half; a logit above zero says the same.
   double decision() const override { return from_logits_ ? 0 : 0.5; }
+  Value Probability(const Value& predictions) const override {
+    return from_logits_ ? program::Sigmoid(predictions) : predictions;
+  }
 
  private:
   bool from_logits_;

@@ -11,11 +11,13 @@ Value AccuracyOfBatch(const Value& labels, const Value& predictions, const Loss&
 
 }  // namespace
 
-Metric Accuracy(std::string name) { return {std::move(name), AccuracyOfBatch}; }
+Metric Accuracy(std::string name) {
+  return {.name = std::move(name), .of_batch = AccuracyOfBatch, .larger_is_better = true};
+}
 
 namespace by_name {
 
-Metric Accuracy(const std::string& name) { return metrics::Accuracy(name); }
+Metric Accuracy(const std::string& name, const Options&) { return metrics::Accuracy(name); }
 
 }  // namespace by_name
 }  // namespace meshtrain::train::metrics

@@ -11,11 +11,15 @@ Value BinaryAccuracyOfBatch(const Value& labels, const Value& predictions, const
 
 }  // namespace
 
-Metric BinaryAccuracy(std::string name) { return {std::move(name), BinaryAccuracyOfBatch}; }
+Metric BinaryAccuracy(std::string name) {
+  return {.name = std::move(name), .of_batch = BinaryAccuracyOfBatch, .larger_is_better = true};
+}
 
 namespace by_name {
 
-Metric BinaryAccuracy(const std::string& name) { return metrics::BinaryAccuracy(name); }
+Metric BinaryAccuracy(const std::string& name, const Options&) {
+  return metrics::BinaryAccuracy(name);
+}
 
 }  // namespace by_name
 }  // namespace meshtrain::train::metrics

@@ -12,12 +12,15 @@ Value CategoricalAccuracyOfBatch(const Value& labels, const Value& predictions, 
 }  // namespace
 
 Metric CategoricalAccuracy(std::string name) {
-  return {std::move(name), CategoricalAccuracyOfBatch};
+  return {
+      .name = std::move(name), .of_batch = CategoricalAccuracyOfBatch, .larger_is_better = true};
 }
 
 namespace by_name {
 
-Metric CategoricalAccuracy(const std::string& name) { return metrics::CategoricalAccuracy(name); }
+Metric CategoricalAccuracy(const std::string& name, const Options&) {
+  return metrics::CategoricalAccuracy(name);
+}
 
 }  // namespace by_name
 }  // namespace meshtrain::train::metrics

@@ -16,7 +16,9 @@ Metric MeanAbsoluteError(std::string name) { return {std::move(name), MeanAbsolu
 
 namespace by_name {
 
-Metric MeanAbsoluteError(const std::string& name) { return metrics::MeanAbsoluteError(name); }
+Metric MeanAbsoluteError(const std::string& name, const Options&) {
+  return metrics::MeanAbsoluteError(name);
+}
 
 }  // namespace by_name
 }  // namespace meshtrain::train::metrics

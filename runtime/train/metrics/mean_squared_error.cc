@@ -17,7 +17,9 @@ Metric MeanSquaredError(std::string name) { return {std::move(name), MeanSquared
 
 namespace by_name {
 
-Metric MeanSquaredError(const std::string& name) { return metrics::MeanSquaredError(name); }
+Metric MeanSquaredError(const std::string& name, const Options&) {
+  return metrics::MeanSquaredError(name);
+}
 
 }  // namespace by_name
 }  // namespace meshtrain::train::metrics

@@ -12,12 +12,14 @@ Value SparseCategoricalAccuracyOfBatch(const Value& labels, const Value& predict
 }  // namespace
 
 Metric SparseCategoricalAccuracy(std::string name) {
-  return {std::move(name), SparseCategoricalAccuracyOfBatch};
+  return {.name = std::move(name),
+          .of_batch = SparseCategoricalAccuracyOfBatch,
+          .larger_is_better = true};
 }
 
 namespace by_name {
 
-Metric SparseCategoricalAccuracy(const std::string& name) {
+Metric SparseCategoricalAccuracy(const std::string& name, const Options&) {
   return metrics::SparseCategoricalAccuracy(name);
 }
 

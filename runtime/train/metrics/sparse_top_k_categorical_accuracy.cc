@@ -5,15 +5,18 @@
 namespace meshtrain::train::metrics {
 
 Metric SparseTopKCategoricalAccuracy(std::string name, int64_t k) {
-  return {std::move(name), [k](const Value& labels, const Value& predictions, const Loss&) {
-            return train::SparseTopKCategoricalAccuracy(labels, predictions, k);
-          }};
+  return {.name = std::move(name),
+          .of_batch =
+              [k](const Value& labels, const Value& predictions, const Loss&) {
+                return train::SparseTopKCategoricalAccuracy(labels, predictions, k);
+              },
+          .larger_is_better = true};
 }
 
 namespace by_name {
 
-Metric SparseTopKCategoricalAccuracy(const std::string& name) {
-  return metrics::SparseTopKCategoricalAccuracy(name);
+Metric SparseTopKCategoricalAccuracy(const std::string& name, const Options& options) {
+  return metrics::SparseTopKCategoricalAccuracy(name, options.Int("k", 5));
 }
 
 }  // namespace by_name

@@ -5,15 +5,18 @@
 namespace meshtrain::train::metrics {
 
 Metric TopKCategoricalAccuracy(std::string name, int64_t k) {
-  return {std::move(name), [k](const Value& labels, const Value& predictions, const Loss&) {
-            return train::TopKCategoricalAccuracy(labels, predictions, k);
-          }};
+  return {.name = std::move(name),
+          .of_batch =
+              [k](const Value& labels, const Value& predictions, const Loss&) {
+                return train::TopKCategoricalAccuracy(labels, predictions, k);
+              },
+          .larger_is_better = true};
 }
 
 namespace by_name {
 
-Metric TopKCategoricalAccuracy(const std::string& name) {
-  return metrics::TopKCategoricalAccuracy(name);
+Metric TopKCategoricalAccuracy(const std::string& name, const Options& options) {
+  return metrics::TopKCategoricalAccuracy(name, options.Int("k", 5));
 }
 
 }  // namespace by_name

@@ -319,12 +319,11 @@ void Reporter::Publish(const train::StepInfo& info) {
   for (const auto& [name, value] : info.scalars) {
     if (name == "loss") {
       progress.loss = value;
-      training_->train_loss.Set(value);
     } else {
       progress.metrics[name] = value;
-      if (name == "accuracy") training_->train_accuracy.Set(value);
     }
   }
+  training_->train_figures.Set(info.scalars);
   progress.examples_per_second = rate;
   if (rate > 0 && progress.total_steps) {
     progress.eta_seconds =
@@ -360,12 +359,7 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info, const train::Position&
               .From(Origin::kOutput));
       MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation).From(Origin::kOutput));
     }
-    if (const auto loss = train::FindScalar(info.validation, "loss")) {
-      training_->test_loss.Set(*loss);
-    }
-    if (const auto accuracy = train::FindScalar(info.validation, "accuracy")) {
-      training_->test_accuracy.Set(*accuracy);
-    }
+    training_->test_figures.Set(info.validation);
   }
   MutexLock lock(mutex_);
   epochs_.Add(FiguresOf(info));

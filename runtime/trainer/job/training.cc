@@ -40,7 +40,12 @@ class Training {
 
   Status Run(std::stop_token stop) {
     const Status end = RunJob(stop);
-    if (!end.ok() && reporter_) reporter_->Failed(end);
+    if (!end.ok() && reporter_) {
+      reporter_->Failed(end);
+      if (end.origin() != Origin::kStop) {
+        TellTermination(job_.config, reporter_->TerminationMessage(end.message()));
+      }
+    }
     stages_->Close(end);
     return end;
   }
@@ -123,7 +128,7 @@ class Training {
 
   Result<train::FitResult> Fit(const train::Position& start, std::stop_token stop) {
     const manifest::Train& train = job_.manifest.program.train;
-    early_ = recipe::EarlyStoppingOf(train);
+    early_ = recipe::EarlyStoppingOf(job_.manifest.program);
     FitWork work{.own = &data_,
                  .here = job_.train.get(),
                  .options = recipe::LoopOptionsOf(train, start),

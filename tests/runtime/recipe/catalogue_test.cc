@@ -32,7 +32,7 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
     EXPECT_TRUE(same || entry.about == fmt::format("As {}.", made.function->name())) << entry.name;
   }
   for (const auto& entry : manifest::Metrics().entries) {
-    const train::Metric made = MetricOf(std::string(entry.name));
+    const train::Metric made = MetricOf({.kind = std::string(entry.name)});
     EXPECT_NE(made.of_batch, nullptr);
     EXPECT_EQ(made.name, entry.name);
   }

@@ -14,7 +14,8 @@ manifest::Manifest Job(const std::string& train, const std::string& checkpoint =
           (checkpoint.empty() ? "" : "  checkpoint: " + checkpoint + "\n") +
           "  program:\n    data: {train: {idx: {images: a, labels: b}}, test: {idx: {images: a, "
           "labels: b}}, batch: 10}\n    model: [flatten, dense: {units: 1}]\n    loss: mse\n"
-          "    optimizer: sgd\n    train: " +
+          "    optimizer: sgd\n    metrics: [accuracy, recall: {name: of_ones}, perplexity: {name: "
+          "surprise}]\n    train: " +
           train + "\n",
       "job.yaml");
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
@@ -51,12 +52,31 @@ TEST(LoopTest, SavesEachEpochAndByTheClockUnlessStepsAreGiven) {
   EXPECT_TRUE(SaveTimesOf(Job(best, steps)).each_epoch);
 }
 
+TEST(LoopTest, LargerIsBetterWhereTheMetricSaysSo) {
+  const auto best_epoch = [](const std::string& monitor) {
+    manifest::Program program =
+        Job("{epochs: 9, early_stopping: {monitor: " + monitor + ", patience: 5}}").program;
+    auto early = EarlyStoppingOf(program);
+    const double figures[] = {0.5, 0.75, 0.25};
+    for (int64_t epoch = 1; epoch <= 3; ++epoch) {
+      const train::Scalars all = {{monitor, figures[epoch - 1]}};
+      EXPECT_TRUE(early->OnEpochEnd({.epoch = epoch, .step = epoch, .train = all}, {}).ok());
+    }
+    return early->best()->epoch;
+  };
+  EXPECT_EQ(best_epoch("loss"), 3);
+  EXPECT_EQ(best_epoch("accuracy"), 2);
+  EXPECT_EQ(best_epoch("of_ones"), 2) << "a recall by another name";
+  EXPECT_EQ(best_epoch("surprise"), 3) << "a perplexity";
+}
+
 TEST(LoopTest, TheBestStepIsThatOfWhoWatchedAndOnlyWhereItIsAskedFor) {
   const std::string stopping = "{epochs: 9, early_stopping: {monitor: loss, patience: 1";
   const manifest::Train plain = Job(stopping + "}}").program.train;
-  const manifest::Train best = Job(stopping + ", restore_best_weights: true}}").program.train;
-  EXPECT_FALSE(EarlyStoppingOf(Job("{epochs: 9}").program.train).has_value());
-  std::optional<train::EarlyStopping> early = EarlyStoppingOf(best);
+  const manifest::Program whole = Job(stopping + ", restore_best_weights: true}}").program;
+  const manifest::Train& best = whole.train;
+  EXPECT_FALSE(EarlyStoppingOf(Job("{epochs: 9}").program).has_value());
+  std::optional<train::EarlyStopping> early = EarlyStoppingOf(whole);
   ASSERT_TRUE(early.has_value());
   EXPECT_EQ(early->monitor(), "loss");
   EXPECT_EQ(BestStep(best, &*early), std::nullopt) << "no epoch has ended";

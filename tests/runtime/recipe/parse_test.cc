@@ -155,6 +155,24 @@ const Case kCases[] = {
      "weights' paths, got: `bais`, which none contains"},
     {"UnknownMetric", 13, "  metrics: [acuracy]",
      "job.yaml:13:13: program.metrics[0]: unknown metric `acuracy`, did you mean `accuracy`?"},
+    {"UnknownOptionOfAMetric", 13, "  metrics: [recall: {clas: 1}]",
+     "job.yaml:13:22: program.metrics[0].recall: unknown option `clas`, did you mean `class`?"},
+    {"MetricTwice", 13, "  metrics: [accuracy, recall: {class: 1, name: accuracy}]",
+     "job.yaml:13:23: program.metrics[1]: metric `accuracy` is here twice (`name` tells them "
+     "apart)"},
+    {"MetricOfAFigureThatIsThere", 13, "  metrics: [recall: {class: 1, name: loss}]",
+     "job.yaml:13:13: program.metrics[0].recall.name: expected a name that is not taken, got: "
+     "loss"},
+    {"NameOfAMetric", 13, "  metrics: [recall: {class: 1, name: val_1}]",
+     "job.yaml:13:13: program.metrics[0].recall.name: expected small letters, digits and _, with "
+     "no val_ or test_ before them, got: val_1"},
+    {"MetricWithoutItsClass", 13, "  metrics: [accuracy, auc]",
+     "job.yaml:13:23: program.metrics[1].auc.class: expected the number of the class that is "
+     "looked for, with sparse_categorical_crossentropy, got: none"},
+    {"ThresholdOfAMetric", 13, "  metrics: [precision: {class: 1, threshold: 2}]",
+     "job.yaml:13:46: program.metrics[0].precision.threshold: expected a number of at least 0 and "
+     "of at most 1, "
+     "got: 2"},
     {"AxisOfSizeZero", 2, "  mesh: {batch: 0, model: 2}",
      "job.yaml:2:17: program.mesh.batch: expected a size of at least 1, got: 0"},
     {"BadAxisName", 2, "  mesh: {ba tch: 4, model: 2}",

@@ -15,7 +15,9 @@ TEST(PositionTest, APositionComesBackBitForBit) {
       .step = 12,
       .epoch = 1,
       .batch = 4,
-      .figures = {.totals = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}}, .examples = 457}};
+      .figures = {.totals = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}},
+                  .examples = 457,
+                  .sums = {{"auc", {0, 1e300, 1.0 / 3}}, {"perplexity", {-0.1, 457}}}}};
   checkpoint::Index index{.step = 12};
   index.metadata = PositionToMetadata(position);
   const auto back = PositionOf(index, "x");
@@ -24,6 +26,11 @@ TEST(PositionTest, APositionComesBackBitForBit) {
   EXPECT_EQ(back->epoch, 1);
   EXPECT_EQ(back->batch, 4);
   EXPECT_EQ(back->figures, position.figures);
+  for (const char* bad : {"0x1p+1  0x1p+1", "", "0x1p+1 one"}) {
+    checkpoint::Index damaged = index;
+    damaged.metadata["sums.auc"] = bad;
+    EXPECT_EQ(PositionOf(damaged, "x").status().code(), StatusCode::kDataLoss) << bad;
+  }
   index.metadata["batch"] = "four";
   EXPECT_EQ(PositionOf(index, "x").status(),
             DataLoss("x: `batch`: expected a count from 0 to 12, got: four"));

@@ -61,7 +61,8 @@ TEST(MetricsTest, TheTrainingMetricsHaveNeitherStepNorLossAsALabel) {
   Metrics metrics({"j", "chief", 0});
   TrainingMetrics training(metrics);
   training.steps.Add(5);
-  training.train_loss.Set(0.5);
+  const std::vector<std::pair<std::string, double>> loss = {{"loss", 0.5}};
+  training.train_figures.Set(loss);
   training.step_seconds.Observe(0.002);
   const std::string text = metrics.Text();
   std::set<std::string> labels;
@@ -72,6 +73,23 @@ TEST(MetricsTest, TheTrainingMetricsHaveNeitherStepNorLossAsALabel) {
   EXPECT_EQ(labels, (std::set<std::string>{"training_job", "replica_type", "replica_index", "split",
                                            "le"}));
   EXPECT_THAT(text, HasSubstr("meshtrain_checkpoint_saves_total"));
+}
+
+TEST(MetricsTest, EveryOtherFigureIsASeriesByItsName) {
+  Metrics metrics({.training_job = "a/b", .replica_type = "chief"});
+  FigureGauges figures(metrics, "test");
+  const std::vector<std::pair<std::string, double>> first = {
+      {"loss", 1}, {"accuracy", 0.5}, {"auc", 0.75}};
+  figures.Set(first);
+  const std::vector<std::pair<std::string, double>> next = {{"auc", 0.875}};
+  figures.Set(next);
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("meshtrain_figure{"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("meshtrain_loss[^\n]*split=\"test\". 1\n"));
+  EXPECT_THAT(text, HasSubstr("figure=\"auc\""));
+  EXPECT_THAT(text, HasSubstr("split=\"test\"} 0.875\n"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("figure=\"accuracy\"")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("figure=\"loss\"")));
 }
 
 // Of 60 that a replica may have: its role's own come beside them, nine where it leads parameter

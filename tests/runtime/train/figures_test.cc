@@ -30,5 +30,44 @@ TEST(FigureTotalsTest, TheNewestBatchGivesTheOrder) {
   EXPECT_EQ(totals.Means(), (Scalars{{"loss", 2}, {"accuracy", 2.0 / 3}}));
 }
 
+double SecondLessFirst(std::span<const double> sums) { return sums[1] - sums[0]; }
+
+TEST(FigureTotalsTest, SumsAddUpWhateverTheExamples) {
+  FigureTotals totals;
+  totals.Add({.means = {{"loss", 1}, {"gap", 3}},
+              .examples = 2,
+              .sums = {{"gap", {1, 4}, SecondLessFirst}}});
+  totals.Add({.means = {{"loss", 4}, {"gap", 6}},
+              .examples = 1,
+              .sums = {{"gap", {10, 16}, SecondLessFirst}}});
+  EXPECT_EQ(totals.totals, (Scalars{{"loss", 6}}));
+  EXPECT_EQ(totals.Means(), (Scalars{{"loss", 2}, {"gap", 9}}));
+}
+
+// Those of a checkpoint come without what they come to.
+TEST(FigureTotalsTest, SumsFromACheckpointAreFiguresOnceTheyAreKnown) {
+  FigureTotals totals{.totals = {{"loss", 6}},
+                      .examples = 3,
+                      .sums = {{"gap", {11, 20}}, {"gone", {1, 2}}, {"longer", {1, 2}}}};
+  EXPECT_EQ(totals.Means(), (Scalars{{"loss", 2}}));
+  const std::vector<FigureSums> all = {{"gap", {0, 0}, SecondLessFirst},
+                                       {"longer", {0, 0, 0}, SecondLessFirst}};
+  totals.Know(all);
+  EXPECT_EQ(totals.Means(), (Scalars{{"loss", 2}, {"gap", 9}}));
+}
+
+TEST(BatchFiguresTest, AnOutputIsANumberOrTheSumsOfItsMetric) {
+  const std::vector<FigureSums> summed = {{"gap", {0, 0}, SecondLessFirst}};
+  BatchFigures figures{.means = {}, .examples = 3};
+  const auto two = mesh::Tensor::Of<double>({2}, std::vector<double>{1, 4});
+  ASSERT_TRUE(figures.Add("loss", mesh::Tensor::Scalar(2.0f), summed).ok());
+  ASSERT_TRUE(figures.Add("gap", two, summed).ok());
+  EXPECT_EQ(figures.means, (Scalars{{"loss", 2}, {"gap", 3}}));
+  EXPECT_EQ(figures.Add("loss", two, summed),
+            InvalidArgument("output `loss`: expected one element, got: f64[2]"));
+  EXPECT_EQ(figures.Add("gap", mesh::Tensor::Scalar(2.0f), summed),
+            InvalidArgument("output `gap`: expected f64[2], got: f32[]"));
+}
+
 }  // namespace
 }  // namespace meshtrain::train

@@ -59,7 +59,9 @@ class FakeRunner final : public StepRunner {
     return OkStatus();
   }
   int64_t last_saved() const override { return saved.empty() ? -1 : saved.back(); }
+  std::vector<FigureSums> summed() const override { return sums; }
 
+  std::vector<FigureSums> sums;
   int64_t steps = 0, evals = 0, examples = 0, nan_at = -1;
   std::set<int64_t> bad_at;
   std::optional<int64_t> said_examples;  // of a training step; none: its batch's
@@ -263,6 +265,23 @@ TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
   ASSERT_EQ(got->history.size(), 1u);
   EXPECT_EQ(got->history[0].train, want->history[0].train);  // bit for bit, in the same order
   EXPECT_EQ(got->position.step, 5);
+}
+
+// A checkpoint holds sums without what they come to: the runner says it, even where no step is
+// left.
+TEST(FitTest, SumsOfACheckpointBecomeFiguresOfTheEpochThatItEnded) {
+  FakeRunner runner;
+  runner.sums = {{"spread", {0, 0}, [](std::span<const double> s) { return s[1] - s[0]; }}};
+  FakeData data(5);
+  const Position start{
+      .step = 5,
+      .batch = 5,
+      .figures = {.totals = {{"loss", 6}}, .examples = 3, .sums = {{"spread", {2, 9}}}}};
+  const auto got = Fit(runner, data, {.epochs = 1, .start = start}, {}, {});
+  ASSERT_TRUE(got.ok());
+  ASSERT_EQ(got->history.size(), 1u);
+  EXPECT_EQ(got->history[0].train, (Scalars{{"loss", 2}, {"spread", 7}}));
+  EXPECT_EQ(runner.steps, 0);
 }
 
 TEST(FitTest, ABadStepStopsNamesTheOpAndKeepsTheLastCheckpoint) {

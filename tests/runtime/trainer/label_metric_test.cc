@@ -61,6 +61,31 @@ TEST_F(LabelMetricTest, CountsEveryExampleOnceWhateverItsBatch) {
   EXPECT_DOUBLE_EQ(accuracy.Result().value(), 1);
 }
 
+TEST_F(LabelMetricTest, AddsUpSumsOfEveryExample) {
+  const train::Loss loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
+  const auto recall =
+      LabelMetric::Create(*session_, mesh_, train::metrics::Recall("it", {.class_id = 1}), loss)
+          .value();
+  const auto perplexity =
+      LabelMetric::Create(*session_, mesh_, train::metrics::Perplexity(), loss).value();
+  Function step(*session_, "step", {"y", "p"}, [&](const Value& y, const Value& p) -> Outputs {
+    recall.Update(y, p);
+    perplexity.Update(y, p);
+    return {};
+  });
+  EXPECT_TRUE(std::isnan(recall.Result().value()));
+  ASSERT_TRUE(Step(step, {0, 1, 0, 1}, {0, 1, 1, 0}).ok());  // 1 of 2
+  ASSERT_TRUE(Step(step, {1, 1, 1}, {1, 1, 0}).ok());        // 2 of 3, in unequal shards
+  EXPECT_EQ(recall.Result().value(), 3.0 / 5);
+  // Four are right, by two to one in logits; three are wrong.
+  const double right = std::log(1 + std::exp(-2.0)), wrong = std::log(1 + std::exp(2.0));
+  EXPECT_NEAR(perplexity.Result().value(), std::exp((4 * right + 3 * wrong) / 7), 1e-6);
+  ASSERT_TRUE(recall.Reset().ok());
+  EXPECT_TRUE(std::isnan(recall.Result().value()));
+  ASSERT_TRUE(Step(step, {1, 1}, {1, 1}).ok());
+  EXPECT_EQ(recall.Result().value(), 1);
+}
+
 TEST_F(LabelMetricTest, LabelsThatDoNotFitAreAnErrorOfTheTrace) {
   const train::Loss loss = train::losses::CategoricalCrossentropy({.from_logits = true});
   const auto accuracy =

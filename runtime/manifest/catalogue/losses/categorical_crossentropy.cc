@@ -6,7 +6,8 @@ namespace meshtrain::manifest::losses {
 Entry CategoricalCrossentropy() {
   return {.name = "categorical_crossentropy",
           .about = "Labels are shares of the classes.",
-          .options = CrossentropyOptions()};
+          .options = CrossentropyOptions(),
+          .one_of_classes = true};
 }
 
 }  // namespace meshtrain::manifest::losses

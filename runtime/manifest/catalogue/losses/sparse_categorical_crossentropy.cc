@@ -6,7 +6,8 @@ namespace meshtrain::manifest::losses {
 Entry SparseCategoricalCrossentropy() {
   return {.name = "sparse_categorical_crossentropy",
           .about = "Labels are class numbers.",
-          .options = CrossentropyOptions()};
+          .options = CrossentropyOptions(),
+          .one_of_classes = true};
 }
 
 }  // namespace meshtrain::manifest::losses

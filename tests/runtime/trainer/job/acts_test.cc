@@ -107,12 +107,13 @@ Result<std::string> PlanText(const manifest::Manifest& manifest) {
 }
 
 // After which epochs a run of falling and rising figures ends, and what it leaves.
-std::string LoopText(const manifest::Train& train) {
+std::string LoopText(const manifest::Program& program) {
+  const manifest::Train& train = program.train;
   const train::LoopOptions options = recipe::LoopOptionsOf(train, {});
   std::string text =
       fmt::format("{} {} {} {} {}", options.epochs, options.steps_per_epoch,
                   options.validation_steps, options.validate_every, options.end_after_bad_steps);
-  auto early = recipe::EarlyStoppingOf(train);
+  auto early = recipe::EarlyStoppingOf(program);
   if (!early) return text;
   const double losses[] = {1.0, 0.9, 0.8, 0.85, 0.3, 0.31, 0.32, 0.33, 0.34, 0.35};
   int64_t epoch = 0;
@@ -176,7 +177,7 @@ Observed Observe(const Strategy& strategy, const Node& program, const Node& chec
   seen.shows[Shows::kData] =
       Text(recipe::TrainPipeline(read)) + "\n" + Text(recipe::TestPipeline(read));
   const JobConfig config{.output = "out"};
-  seen.shows[Shows::kLoop] = LoopText(read.train);
+  seen.shows[Shows::kLoop] = LoopText(read);
   const strategy::MirroredOptions mirrored = MirroredOptionsOf(config, read);
   seen.shows[Shows::kSums] = fmt::format(
       "{} {} {} {}", static_cast<int>(mirrored.cross_device_ops), Text(mirrored.packing),

@@ -1,0 +1,73 @@
+// `metrics`: figures beside the loss.
+#include <algorithm>
+
+#include "runtime/base/text.h"
+#include "runtime/manifest/catalogue/catalogue.h"
+#include "runtime/manifest/fields/fields.h"
+
+namespace meshtrain::manifest {
+namespace {
+
+// What a line of metrics.jsonl has beside the figures, and what a step's outputs are called.
+constexpr std::string_view kTaken[] = {"loss", "step", "epoch", "seconds", "bad", "examples"};
+
+bool IsFigureName(std::string_view name) {
+  const bool letters = std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+  return letters && !name.empty() && name[0] >= 'a' && name[0] <= 'z' &&
+         !name.starts_with("val_") && !name.starts_with("test_");
+}
+
+void CheckName(Problems& problems, const Choice& metric, const std::vector<Choice>& before) {
+  const std::string name = FigureName(metric);
+  const std::string at = metric.spot.path;
+  if (!IsFigureName(name)) {
+    problems.Add(metric.spot.place, at + ".name",
+                 "expected small letters, digits and _, with no val_ or test_ before them, got: " +
+                     Excerpt(name));
+  } else if (std::find(std::begin(kTaken), std::end(kTaken), name) != std::end(kTaken)) {
+    problems.Add(metric.spot.place, at + ".name",
+                 "expected a name that is not taken, got: " + Excerpt(name));
+  }
+  for (const Choice& other : before) {
+    if (FigureName(other) != name) continue;
+    problems.Add(metric.spot.place, at.substr(0, at.rfind('.')),
+                 "metric `" + Excerpt(name) + "` is here twice (`name` tells them apart)");
+    return;
+  }
+}
+
+void ReadMetrics(Fields& in, Program& program) {
+  const Node* node = in.Get("metrics");
+  if (node == nullptr) return;
+  if (!node->IsList()) return in.Wrong("metrics", "a list");
+  for (size_t i = 0; i < node->list.size(); ++i) {
+    const std::string at = in.Path("metrics") + "[" + std::to_string(i) + "]";
+    auto metric = ReadChoice(in.problems(), node->list[i], at, Metrics());
+    if (!metric) continue;
+    CheckName(in.problems(), *metric, program.metrics);
+    program.metrics.push_back(std::move(*metric));
+  }
+}
+
+std::optional<Node> WriteMetrics(const Program& program) {
+  if (program.metrics.empty()) return std::nullopt;
+  std::vector<Node> items;
+  for (const Choice& metric : program.metrics) items.push_back(WriteChoice(metric, Metrics()));
+  return Node::List(std::move(items));
+}
+
+}  // namespace
+
+Field MetricsField() {
+  Field metrics = field::Own<Program>("metrics", "", ReadMetrics, WriteMetrics,
+                                      {.about = "Figures beside the loss, by name.",
+                                       .fallback = "none",
+                                       .sample = "[sparse_categorical_accuracy]"});
+  metrics.type = FieldType::kChoices;
+  metrics.of = &Metrics();
+  return metrics;
+}
+
+}  // namespace meshtrain::manifest
