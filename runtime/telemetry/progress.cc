@@ -10,6 +10,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMaxRanks = 1024;
 constexpr size_t kMaxMessage = 4096;
+constexpr size_t kMaxError = 400;  // each byte of it may become six: \u001b
 
 ordered_json Number(double v) { return std::isfinite(v) ? ordered_json(v) : ordered_json(nullptr); }
 
@@ -57,14 +58,19 @@ std::string Dump(const ordered_json& value) {
 
 std::string ProgressJson(const Progress& progress) { return Dump(Json(progress, true, true)); }
 
-std::string TerminationMessage(const Progress& progress) {
-  std::string text = Dump(Json(progress, false, true));
-  if (text.size() > kMaxMessage) text = Dump(Json(progress, false, false));
-  if (text.size() <= kMaxMessage) return text;
+std::string TerminationMessage(const Progress& progress, std::string_view error) {
+  const auto text = [error](const Progress& p, bool metrics) {
+    ordered_json out = Json(p, false, metrics);
+    if (!error.empty()) out["error"] = error.substr(0, kMaxError);
+    return Dump(out);
+  };
+  std::string said = text(progress, true);
+  if (said.size() > kMaxMessage) said = text(progress, false);
+  if (said.size() <= kMaxMessage) return said;
   Progress bare = progress;  // a path or a mesh of thousands of characters
   bare.checkpoint.reset();
   bare.plan.reset();
-  return Dump(Json(bare, false, false));
+  return text(bare, false);
 }
 
 }  // namespace meshtrain::telemetry

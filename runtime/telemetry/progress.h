@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -54,8 +55,9 @@ struct Progress {
 std::string ProgressJson(const Progress& progress);
 
 // The same in at most 4,096 bytes, Kubernetes' limit for a termination message: without the ranks'
-// times, and in need without metrics.
-std::string TerminationMessage(const Progress& progress);
+// times, and in need without metrics. With an `error`, what ended the process: kubelets look at the
+// log only where there is no message.
+std::string TerminationMessage(const Progress& progress, std::string_view error = {});
 
 // The newest progress, from the training thread to whoever asks. Thread-safe.
 class ProgressBoard {

@@ -81,7 +81,9 @@ class Reporter final : public train::Callback {
   void Failed(const Status& error);
   // The epochs so far as a table with a heading, for people.
   std::string EpochTable() const;
-  std::string TerminationMessage() const { return telemetry::TerminationMessage(board_.Get()); }
+  std::string TerminationMessage(std::string_view error = {}) const {
+    return telemetry::TerminationMessage(board_.Get(), error);
+  }
 
  private:
   Reporter(const JobConfig& config, Run job, LastSave last_save);

@@ -53,6 +53,11 @@ TEST(ProgressTest, TheTerminationMessageFits) {
   progress.checkpoint->path.assign(5000, 'x');
   EXPECT_LE(TerminationMessage(progress).size(), 4096u);
   EXPECT_EQ(json::parse(TerminationMessage(progress))["step"], 60);
+  const std::string error = "saving step 60: No space left on device";
+  EXPECT_EQ(json::parse(TerminationMessage(progress, error))["error"], error);
+  const std::string long_error = TerminationMessage(progress, std::string(5000, '\x1b'));
+  EXPECT_LE(long_error.size(), 4096u);
+  EXPECT_FALSE(json::parse(long_error)["error"].empty());
   progress.rank_step_seconds.assign(10000, 0.0012345);
   EXPECT_FALSE(json::parse(ProgressJson(progress)).contains("rankStepSeconds"));
 }
