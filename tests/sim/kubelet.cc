@@ -27,7 +27,8 @@ void World::Schedule(const std::string& name, const std::string& uid) {
 void World::Stop(const std::string& name, const std::string& uid) {
   const Object* seen = Now(PodKey(name));
   if (seen == nullptr || !seen->pod || seen->pod->uid != uid) return;
-  if (!seen->pod->delete_requested) return;  // an older revision does not know of it
+  // An older revision does not know of it, or of the node: TakeUpAgain sees to the pod.
+  if (!seen->pod->delete_requested || seen->pod->node.empty()) return;
   const Node& node = nodes_[NodeIndex(*seen->pod)];
   if (!node.up) return After(5, [=, this] { Stop(name, uid); });
   if (Live(*seen->pod)) {
@@ -59,7 +60,7 @@ void World::Start(const std::string& name, const std::string& uid) {
       object->pod->delete_requested) {
     return;
   }
-  if (!Live(*object->pod)) return;
+  if (!Live(*object->pod) || object->pod->node.empty()) return;
   if (!nodes_[NodeIndex(*object->pod)].up) {
     return After(3, [=, this] { Start(name, uid); });
   }

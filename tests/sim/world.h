@@ -28,6 +28,7 @@
 
 #include "operator/api/training_job.h"
 #include "operator/reconcile/reconcile.h"
+#include "runtime/base/check.h"
 
 namespace meshtrain::sim {
 
@@ -289,7 +290,9 @@ inline Duration Seconds(double seconds) {
 inline bool Live(const reconcile::PodSeen& pod) {
   return pod.phase == reconcile::PodPhase::kPending || pod.phase == reconcile::PodPhase::kRunning;
 }
+// Of a pod that is on a node.
 inline size_t NodeIndex(const reconcile::PodSeen& pod) {
+  MT_CHECK(!pod.node.empty());
   return static_cast<size_t>(pod.node.back() - '0');
 }
 
