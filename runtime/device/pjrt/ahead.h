@@ -37,7 +37,7 @@ struct AheadProgram {
 struct AheadOptions {
   std::string library;  // libtpu's path
   TpuTarget target;
-  Duration longest = std::chrono::minutes(10);  // that a program may take
+  Duration longest = std::chrono::minutes(30);  // that a program may take
 };
 
 // The programs as PJRT's backend writes them, compiled one after the other in a process of their

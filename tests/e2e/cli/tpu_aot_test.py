@@ -41,7 +41,7 @@ class Ahead(Case):
     def plan(self, manifest, target, library, code=0):
         environment = os.environ | {"MESHTRAIN_LIBTPU": library}
         result = subprocess.run([BIN / "meshtrain", "plan", "-f", manifest, "--target", target], cwd=self.folder,
-                                capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL, env=environment)
+                                capture_output=True, text=True, timeout=3600, stdin=subprocess.DEVNULL, env=environment)
         self.assertEqual(result.returncode, code, result.stderr + result.stdout)
         return result.stdout if code == 0 else result.stderr
 
