@@ -72,8 +72,8 @@ struct PodSeen {
   std::optional<TimePoint> node_not_ready_since;
   friend bool operator==(const PodSeen&, const PodSeen&) = default;
 };
-// The last line of what a pod's program said when it ended; empty where it said nothing,
-// or something for programs (its progress, the incarnation that it lost).
+// The last line of what a pod's program said when it ended, or the error that it names among what
+// it says for programs (its progress, the incarnation that it lost); empty where there is none.
 std::string LastLine(const PodSeen& pod);
 
 struct ServiceSeen {

@@ -1,6 +1,7 @@
 // Observed pods -> counts and conditions; the write itself where there is news.
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "operator/api/phase.h"
@@ -126,9 +127,14 @@ void Account(const View& view, Draft* draft) {
 }  // namespace
 
 std::string LastLine(const PodSeen& pod) {
-  const std::string& message = pod.termination_message;
-  if (ParseProgress(message, TimePoint{})) return {};
-  std::string_view text = Trim(message);
+  std::string_view text = Trim(pod.termination_message);
+  std::string error;
+  if (text.starts_with('{')) {  // of a program of ours, which says among others what ended it
+    const auto said = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!said.is_object() || !said.contains("error") || !said["error"].is_string()) return {};
+    error = said["error"].get<std::string>();
+    text = Trim(error);
+  }
   if (const size_t at = text.rfind('\n'); at != std::string_view::npos) text.remove_prefix(at + 1);
   text = Trim(text);
   return text.starts_with('{') ? std::string() : Tidy(text, kLongestLine);
