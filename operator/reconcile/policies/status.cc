@@ -129,9 +129,9 @@ void Account(const View& view, Draft* draft) {
 std::string LastLine(const PodSeen& pod) {
   std::string_view text = Trim(pod.termination_message);
   std::string error;
-  if (text.starts_with('{')) {  // of a program of ours, which says among others what ended it
-    const auto said = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!said.is_object() || !said.contains("error") || !said["error"].is_string()) return {};
+  const auto said = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (said.is_object()) {  // of a program of ours, which says among others what ended it
+    if (!said.contains("error") || !said["error"].is_string()) return {};
     error = said["error"].get<std::string>();
     text = Trim(error);
   }

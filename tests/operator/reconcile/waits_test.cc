@@ -73,6 +73,8 @@ TEST(WaitsTest, AFailureIsToldWithTheProgramsLastLine) {
   EXPECT_EQ(said(R"({"step":7,"error":"saving step 7: No space left on device"})"),
             failed + ": saving step 7: No space left on device");
   EXPECT_EQ(said(R"({"step":7,"error":[1]})"), failed);
+  EXPECT_EQ(said("{\"level\":\"info\"}\nValueError: 783 columns"),
+            failed + ": ValueError: 783 columns");
   // What it said last before it was killed is not why.
   EXPECT_EQ(said("step 40: loss 0.3", 137), said("", 137));
   EXPECT_EQ(said("step 40: loss 0.3", 143), said("", 143));
