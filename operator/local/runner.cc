@@ -435,9 +435,8 @@ void Runner::Reap(Child* child) {
   // As the status will have it.
   const std::string last_line = reconcile::LastLine({.termination_message = exit.message});
   // Whole, or after the program's name.
-  const std::string shown = reconcile::LastLine({.termination_message = child->shown});
-  const bool was_shown =
-      !last_line.empty() && (shown == last_line || shown.ends_with(": " + last_line));
+  const std::string shown = ": " + reconcile::LastLine({.termination_message = child->shown});
+  const bool was_shown = !last_line.empty() && shown.ends_with(": " + last_line);
   shown_[child->task] = was_shown ? last_line : std::string();
   world_.Ended(child->uid, exit, Now());
   child->process.reset();
