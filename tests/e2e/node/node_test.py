@@ -25,6 +25,18 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
+class Result(unittest.TextTestResult):
+    """Says at once what failed: the others take their time."""
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.stream.writeln(self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.stream.writeln(self.errors[-1][1])
+
+
 def inside(names):
     """Beside the control plane."""
     sys.path.insert(0, str(HERE))
@@ -35,7 +47,7 @@ def inside(names):
         suite = unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
     else:
         suite = unittest.TestSuite(loader.loadTestsFromName(name) for name in MODULES if (HERE / f'{name}.py').exists())
-    result = unittest.TextTestRunner(verbosity=2, failfast=bool(os.environ.get('MT_FAIL_FAST'))).run(suite)
+    result = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(suite)
     logs = os.environ.get('MT_NODE_LOGS')
     if logs:
         state = pathlib.Path(os.environ['NODE_DIR'])
