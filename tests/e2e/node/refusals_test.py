@@ -1,6 +1,6 @@
 """Failures that only a node can cause, none by a written status: `kubectl describe tj` names the replica, the exit code where
 there is one, the reason, what was said last, and what to do. The table of them all is printed; MT_NODE_TABLE=FILE keeps it, for
-docs/reference/kubectl.md."""
+docs/reference/node.md."""
 import os
 import re
 import subprocess
