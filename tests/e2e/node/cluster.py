@@ -18,7 +18,7 @@ SYSTEM, NAMESPACE = 'meshtrain-system', 'ml'
 STRICT = {'allowPrivilegeEscalation': False, 'runAsNonRoot': True, 'capabilities': {'drop': ['ALL']},
           'seccompProfile': {'type': 'RuntimeDefault'}}
 # Guards against a hang alone.
-PATIENCE = int(os.environ.get("MT_PATIENCE", "300"))
+PATIENCE = 300
 
 
 def run(*command, stdin=None, check=True):

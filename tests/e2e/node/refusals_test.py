@@ -28,9 +28,11 @@ class Refusal(Case):
     def told(self, what, job, reason, *words, condition='Waiting'):
         """Waits for the condition with the reason; all of the words stand in what kubectl describes, and what to do."""
         def found():
-            said = [c for c in job.status().get('conditions', [])
-                    if c['type'] == condition and c['status'] == 'True' and c['reason'] == reason]
-            return said and said[0]
+            said = {c['type']: c for c in job.status().get('conditions', []) if c['status'] == 'True'}
+            failed = said.get('Failed')
+            if failed and (condition, reason) != ('Failed', failed['reason']):
+                raise AssertionError(f'{job.name}: expected {condition}, {reason}, got: {failed}')
+            return condition in said and said[condition]['reason'] == reason and said[condition]
         said = eventually(f'{condition}, {reason}', found, job.told)
         described = ' '.join(kubectl('-n', job.namespace, 'describe', 'tj', job.name).split())
         for word in words:
