@@ -78,10 +78,7 @@ void AddNamed(Json* list, Json item) {
 }
 
 void AddVariable(Json* container, std::string_view name, std::string value) {
-  // Without a value that the kernel would refuse the pod says what is missing instead of failing to
-  // start.
-  if (!cluster::FitsEnvironment(name.size(), value.size())) return;
-  AddNamed(&(*container)["env"], {{"name", name}, {"value", std::move(value)}});
+  internal::AddVariable({container}, name, std::move(value));
 }
 
 std::string ClusterMapName(const api::TrainingJob& job, const std::string& cluster_text) {
@@ -119,12 +116,20 @@ Json CheckpointJson(const api::Checkpoint& checkpoint, const std::string& path) 
 
 }  // namespace
 
+void internal::AddVariable(JsonRef container, std::string_view name, std::string value) {
+  if (!cluster::FitsEnvironment(name.size(), value.size())) return;
+  AddNamed(&(*static_cast<Json*>(container.json))["env"],
+           {{"name", name}, {"value", std::move(value)}});
+}
+
+PodRenderer::~PodRenderer() = default;
 PodRenderer::PodRenderer(const api::TrainingJob& job, const Settings& settings)
     : job_(job),
       settings_(settings),
       cluster_(JobCluster(job, settings)),
       cluster_text_(internal::SharedClusterText(cluster_)),
-      cluster_stamp_(ClusterStamp(job, settings)) {
+      cluster_stamp_(ClusterStamp(job, settings)),
+      devices_(std::make_unique<internal::Devices>(internal::FindDevices(job, cluster_))) {
   if (NeedsClusterFile(job, settings)) cluster_map_name_ = ClusterMapName(job, cluster_text_);
 }
 
@@ -265,6 +270,7 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
     AddVariable(container, cluster::kEnvOutput, output);
   }
   internal::AddStorage(job_, pod.task, ours, {&spec}, {container});
+  internal::AddDevices(job_, *devices_, pod.task, {&spec}, {container});
   return Dump({{"apiVersion", "v1"},
                {"kind", "Pod"},
                {"metadata", std::move(meta)},

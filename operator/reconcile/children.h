@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -46,11 +47,18 @@ std::string OutputFolder(const api::TrainingJob& job, cluster::TaskId task);
 // several need to see it; empty: the leader's output folder has a place.
 std::string CheckpointPath(const api::TrainingJob& job);
 
+namespace internal {
+struct Devices;
+}
+
 // Makes bodies of pods; keeps the cluster's text, so that 2,000 pods do not format it 2,000 times.
 // Borrows `job`.
 class PodRenderer {
  public:
   PodRenderer(const api::TrainingJob& job, const Settings& settings);
+  ~PodRenderer();
+  PodRenderer(const PodRenderer&) = delete;
+  PodRenderer& operator=(const PodRenderer&) = delete;
   // The pod as compact JSON.
   std::string Body(const CreatePod& pod) const;
 
@@ -61,6 +69,7 @@ class PodRenderer {
   std::string cluster_text_;  // of pods that see everything but the evaluator
   std::string cluster_stamp_;
   std::string cluster_map_name_;  // empty: no file
+  std::unique_ptr<const internal::Devices> devices_;
 };
 
 // PodRenderer(job, settings).Body(pod).

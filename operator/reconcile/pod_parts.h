@@ -1,14 +1,18 @@
-// What a pod's body gets beside names, labels and variables (children.h): storage and the settings
-// that a strict cluster asks for. Internal to operator/reconcile. Wherever the user's template says
-// something, the template wins.
+// What a pod's body gets beside names, labels and variables (children.h): storage, devices and the
+// settings that a strict cluster asks for. Internal to operator/reconcile. Wherever the user's
+// template says something, the template wins.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "operator/api/check.h"
 #include "operator/api/training_job.h"
 #include "operator/reconcile/observed.h"
+#include "runtime/cluster/tf_config.h"
 
 namespace meshtrain::reconcile::internal {
 
@@ -28,9 +32,34 @@ void AddStorage(const api::TrainingJob& job, cluster::TaskId task, bool ours, Js
 // nothing: the cluster gives one.
 void AddSecurity(std::optional<int64_t> fs_group, JsonRef spec, JsonRef container);
 
+// The devices of a job's replicas, by what their templates ask of the node (`google.com/tpu`,
+// `nvidia.com/gpu`) for the container that trains.
+struct Devices {
+  struct Asked {
+    int64_t tpus = 0, gpus = 0;
+  };
+  std::map<api::Role, Asked> roles;
+  // Those with TPUs, in the order of roles and indices, and their hosts without ports.
+  std::vector<cluster::TaskId> tpu_tasks;
+  std::string tpu_hosts;  // with commas
+};
+Devices FindDevices(const api::TrainingJob& job, const cluster::ClusterSpec& all);
+
+// What programs need to find their devices and each other's, beside what the node's device plugin
+// says: TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, by which libtpu, JAX and TPUClusterResolver know a
+// slice of several hosts; NVIDIA_VISIBLE_DEVICES=void for a replica without GPUs beside some with
+// them, since images for GPUs ask for all of a node's; memory as /dev/shm where a pod has several
+// devices, whose processes meet there (a container's own is 64 MiB).
+void AddDevices(const api::TrainingJob& job, const Devices& devices, cluster::TaskId task,
+                JsonRef spec, JsonRef container);
+
 // The access bits of the token's file: for the volumes' group where the pod has one, else for all
 // processes of the container, which is the only one that mounts it.
 int TokenMode(JsonRef spec);
+
+// A variable of the container, unless it has one of that name or the kernel would refuse the value:
+// without it the pod says what is missing instead of failing to start.
+void AddVariable(JsonRef container, std::string_view name, std::string value);
 
 // Adds a volume and its mount; a volume of that name, and a mount at that path, stay as they are.
 // `source` is JSON: {"emptyDir":{}}.
