@@ -51,11 +51,9 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
   const Value label =
       labels.rank() < predictions.rank() ? As(labels, DType::kI64) : program::ArgMax(labels, -1);
   const Value wide = program::Cast(logits, DType::kF64);
-  Dims starts(dims.size(), 0), sizes = dims;
-  starts.back() = *class_id;
-  sizes.back() = 1;
-  const Value own = program::Squeeze(program::Slice(wide, starts, sizes),
-                                     {static_cast<int64_t>(dims.size()) - 1});
+  // Not a slice: where a layout splits the classes, only sums travel.
+  const Value is_own = program::Equal(program::Iota({classes}, 0), number);
+  const Value own = program::ReduceSum(program::Select(is_own, wide, 0.0), {-1});
   return {.positive = program::Equal(label, number),
           .probability = program::Exp(own - program::LogSumExp(wide, {-1})),
           .said = program::Equal(program::ArgMax(predictions, -1), number)};
