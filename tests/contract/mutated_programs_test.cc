@@ -194,6 +194,13 @@ class Mutator {
   std::vector<std::string> kinds_;
 };
 
+// A row is asked about types whose elements can be counted (program::Validate).
+bool CanBeCounted(const program::TensorType& type) {
+  double elements = 1;
+  for (const int64_t d : type.dims) elements *= static_cast<double>(std::max<int64_t>(d, 1));
+  return elements < 0x1p60;
+}
+
 // Gives every result the type that its op's row infers. False where one is refused.
 bool Retype(Program& program) {
   for (const program::Op& op : program.ops) {
@@ -204,6 +211,7 @@ bool Retype(Program& program) {
     }
     std::vector<program::TensorType> types;
     for (const auto v : op.operands) types.push_back(program.type(v));
+    if (!std::all_of(types.begin(), types.end(), CanBeCounted)) return false;
     const auto results = def->infer({types, op.attrs});
     if (!results.ok() || results->size() != op.results.size()) return false;
     for (size_t r = 0; r < results->size(); ++r) {
