@@ -2,6 +2,7 @@
 #include "runtime/sharding/solve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -343,13 +344,16 @@ class Solver {
         if (target.pending(a)) target.Clear(a);
       }
     }
-    const double seconds = ReshardSeconds(placement, target, problem_.dims(v),
-                                          problem_.element_bytes(v), problem_.reshard);
-    return pending ? seconds * SmallestOnTheWay(v) : seconds;
+    const double least = pending ? SmallestOnTheWay(v) : 1;
+    // Behind a cast to a wider type each element has more bytes.
+    const auto element_bytes = static_cast<int64_t>(
+        std::ceil(static_cast<double>(problem_.element_bytes(v)) * std::max(1.0, least)));
+    return std::min(1.0, least) *
+           ReshardSeconds(placement, target, problem_.dims(v), element_bytes, problem_.reshard);
   }
 
   // A pending value whose only user is linear may be reduced after it: the smallest size on that
-  // way, relative to v's.
+  // way, relative to v's. Above 1 where it must be reduced behind a cast to a wider type.
   double SmallestOnTheWay(ValueId v) const {
     const auto whole = static_cast<double>(std::max<int64_t>(1, program_.type(v).num_bytes()));
     double smallest = whole;
