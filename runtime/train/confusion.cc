@@ -1,5 +1,7 @@
 #include "runtime/train/confusion.h"
 
+#include <source_location>
+
 #include "runtime/train/measures.h"
 
 namespace meshtrain::train {
@@ -9,12 +11,16 @@ using program::DType;
 
 namespace {
 
-Judged Mistake(const std::string& metric, const Value& predictions, const std::string& expected,
-               const Loss& loss) {
-  predictions.builder()->Fail(InvalidArgument(metric + ": expected " + expected +
-                                              ", got: " + std::string(loss.function->name()) +
-                                              " of predictions " + predictions.type().ToString()));
+// Of what a user asked for, so no line of ours is named.
+Judged Mistake(const std::string& metric, const Value& predictions, const std::string& what) {
+  predictions.builder()->Fail(InvalidArgument(metric + ": expected " + what),
+                              std::source_location());
   return {};
+}
+
+std::string Given(const Value& predictions, const Loss& loss) {
+  return ", got: " + std::string(loss.function->name()) + " of predictions " +
+         predictions.type().ToString();
 }
 
 }  // namespace
@@ -25,9 +31,10 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
   if (!predictions.valid() || !labels.valid()) return {};
   if (!class_id) {
     if (logits.valid()) {
-      return Mistake(metric, predictions,
-                     "`class`, the number of the class that is looked for, where there are several",
-                     loss);
+      return Mistake(
+          metric, predictions,
+          "`class`, the number of the class that is looked for, where there are several" +
+              Given(predictions, loss));
     }
     const Value y = LikePredictions(labels, predictions);
     return {.positive = program::Greater(y, 0.5),
@@ -35,16 +42,17 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
             .said = {}};
   }
   if (!logits.valid()) {
-    return Mistake(metric, predictions, "a loss of classes of which one is right, beside `class`",
-                   loss);
+    return Mistake(
+        metric, predictions,
+        "a loss of classes of which one is right, beside `class`" + Given(predictions, loss));
   }
   const Dims& dims = logits.dims();
   const int64_t classes = dims.back();
   if (*class_id < 0 || *class_id >= classes) {
-    return Mistake(
-        metric, predictions,
-        "`class` from 0 to " + std::to_string(classes - 1) + ", not " + std::to_string(*class_id),
-        loss);
+    return Mistake(metric, predictions,
+                   "`class` from 0 to " + std::to_string(classes - 1) +
+                       ", a class of predictions " + predictions.type().ToString() +
+                       ", got: " + std::to_string(*class_id));
   }
   const auto number = static_cast<double>(*class_id);
   // Labels are numbers of classes, or shares of them.

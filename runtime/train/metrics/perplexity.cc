@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <source_location>
 
 #include "runtime/train/by_name.h"
 #include "runtime/train/loss.h"
@@ -21,7 +22,8 @@ Value SumAndCount(const std::string& name, const Value& labels, const Value& pre
   if (!logits.valid()) {
     predictions.builder()->Fail(
         InvalidArgument(name + ": expected a loss of classes of which one is right, got: " +
-                        std::string(loss.function->name())));
+                        std::string(loss.function->name())),
+        std::source_location());
     return {};
   }
   const Value losses = loss.PerExample(labels, predictions);

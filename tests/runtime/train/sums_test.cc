@@ -308,20 +308,21 @@ std::string MistakeOf(const Metric& metric, const Loss& loss, const mesh::Dims& 
 }
 
 TEST(SumsTest, WhatALossCannotTellApartIsAMistake) {
-  using ::testing::HasSubstr;
+  using ::testing::StartsWith;
   EXPECT_THAT(MistakeOf(metrics::Precision(), kOfClasses, {8, 4}),
-              HasSubstr("precision: expected `class`, the number of the class that is looked for, "
-                        "where there are several, got: sparse_categorical_crossentropy of "
-                        "predictions f32[8,4]"));
-  EXPECT_THAT(MistakeOf(metrics::Auc("area", {.class_id = 4}), kOfClasses, {8, 4}),
-              HasSubstr("area: expected `class` from 0 to 3, not 4, got: sparse_"));
+              StartsWith("precision: expected `class`, the number of the class that is looked for, "
+                         "where there are several, got: sparse_categorical_crossentropy of "
+                         "predictions f32[8,4]"));
+  EXPECT_THAT(
+      MistakeOf(metrics::Auc("area", {.class_id = 4}), kOfClasses, {8, 4}),
+      StartsWith("area: expected `class` from 0 to 3, a class of predictions f32[8,4], got: 4"));
   EXPECT_THAT(
       MistakeOf(metrics::Recall("it", {.class_id = 1}), kBinary, {8, 1}),
-      HasSubstr("it: expected a loss of classes of which one is right, beside `class`, got: "
-                "binary_crossentropy"));
+      StartsWith("it: expected a loss of classes of which one is right, beside `class`, got: "
+                 "binary_crossentropy"));
   EXPECT_THAT(MistakeOf(metrics::Perplexity(), kBinary, {8, 1}),
-              HasSubstr("perplexity: expected a loss of classes of which one is right, got: "
-                        "binary_crossentropy"));
+              StartsWith("perplexity: expected a loss of classes of which one is right, got: "
+                         "binary_crossentropy"));
 }
 
 // --- in a step
