@@ -381,7 +381,7 @@ TEST(SumsTest, AMetricThatCannotBeRecordedIsNamed) {
   Recipe recipe = SmallRecipe();
   recipe.metrics = {metrics::Auc("area")};
   const std::string mistake = BuildPrograms(recipe, kSmallX, kSmallY).status().message();
-  EXPECT_NE(mistake.find(": area: expected `class`, the number"), std::string::npos) << mistake;
+  EXPECT_EQ(mistake.find("area: expected `class`, the number"), 0u) << mistake;
   recipe.metrics[0].place = "job.yaml:9:13: program.metrics[0]";
   EXPECT_EQ(BuildPrograms(recipe, kSmallX, kSmallY).status().message(),
             recipe.metrics[0].place + ": " + mistake);
