@@ -31,9 +31,9 @@ def on_kind(text, kind, count=None):
     return text.replace("  program:\n", f"  program:\n    devices: {{{devices}}}\n")
 
 
-def small(text):
+def small(text, batch=32):
     """An example over few images, once."""
-    for pattern, new in ((r"take: \d+", "take: 64"), (r"batch: \d+$", "batch: 32"), (r"epochs: 3", "epochs: 1"),
+    for pattern, new in ((r"take: \d+", "take: 64"), (r"batch: \d+$", f"batch: {batch}"), (r"epochs: 3", "epochs: 1"),
                          (r"buffer: \d+", "buffer: 64")):
         text = re.sub(pattern, new, text, flags=re.MULTILINE)
     return text
@@ -106,8 +106,13 @@ class SameNumbers:
     def test_examples(self):
         for name in self.EXAMPLES:
             with self.subTest(name):
-                text = small((EXAMPLES / f"{name}.yaml").read_text())
-                self.both(lambda kind, text=text: on_kind(text, kind), name)
+                whole = (EXAMPLES / f"{name}.yaml").read_text()
+                text = small(whole)
+                if name in self.DEEP:
+                    text = small(whole, batch=64)  # one step
+                    smooth = small(whole).replace("activation: relu", "activation: gelu")
+                    self.both(lambda kind: on_kind(smooth, kind), f"{name}-smooth")
+                self.both(lambda kind: on_kind(text, kind), name)
 
     def test_strategies(self):
         for number, (strategy, count, more) in enumerate(self.STRATEGIES):
@@ -159,6 +164,10 @@ class Discrete(SameNumbers, DevicesCase):
     KIND = "discrete"
     TOLERANCE = 1e-6
     EXAMPLES = ("mnist-mlp", "mnist-mlp-model-parallel", "lenet", "resnet")
+    # The slope of relu jumps at 0. Where the roundings of two orders of a sum lie on both its sides, one unit's gradient is
+    # there on the one kind and not on the other, which many layers and the second step make visible. So several steps are
+    # compared with slopes that do not jump.
+    DEEP = ("resnet",)
     BATCH = 40
     STRATEGIES = [("Default", 1, {}), ("OneDevice", 1, {}), ("Mirrored", 3, {}),
                   ("Mirrored", 2, {"options": "    mirrored: {cross_device_ops: Ring, packing: {num_packs: 2}}\n"}),
@@ -215,6 +224,7 @@ class Pjrt(SameNumbers, DevicesCase):
     KIND = "pjrt"
     TOLERANCE = 1e-5
     EXAMPLES = ("mnist-mlp", "mnist-mlp-model-parallel", "lenet")  # XLA takes half a minute for resnet's programs
+    DEEP = ()
     BATCH = 50  # a program less to compile
     STRATEGIES = [("Mirrored", 8, {"options": "    mirrored: {packing: {num_packs: 2}}\n"}), ("TPU", 8, {})]
     LOOPS = [("one-device", 1)]

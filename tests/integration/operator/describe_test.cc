@@ -22,16 +22,32 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
-// The conditions and events that `kubectl describe` prints, as far as they are the same in every
-// run: without times and ages, events in the order of their types and reasons, and without the
-// condition and the event that every job has.
-std::string WhatWentWrong(const std::string& described) {
-  std::istringstream lines(described);
-  std::string out;
-  std::vector<std::string> conditions, events;
+// What `kubectl describe` prints, as far as it is the same in every run: without times and ages,
+// events in the order of their types and reasons, and without the condition and the event that
+// every job has.
+struct Described {
+  std::vector<std::string> conditions;
   std::string advice;
+  std::vector<std::string> events;
+
+  // It is put together from two answers: the job, and then its events. One may be behind the other.
+  bool IsWhole() const { return !conditions.empty() && !advice.empty() && !events.empty(); }
+  std::string Text() const;
+};
+
+std::string Described::Text() const {
+  std::string out = "Conditions:\n";
+  for (const std::string& condition : conditions) out += condition;
+  out += advice + "Events:\n";
+  for (const std::string& event : events) out += event;
+  return out;
+}
+
+Described WhatWentWrong(const std::string& described) {
+  std::istringstream lines(described);
+  Described out;
+  auto& [conditions, advice, events] = out;
   enum class Part { kNone, kConditions, kEvents } part = Part::kNone;
   for (std::string line; std::getline(lines, line);) {
     const std::string_view word = Trim(line);
@@ -72,30 +88,27 @@ std::string WhatWentWrong(const std::string& described) {
     return text.find("  JobCreated\n") != std::string::npos;
   });
   std::sort(events.begin(), events.end());
-  out += "Conditions:\n";
-  for (const std::string& condition : conditions) out += condition;
-  EXPECT_THAT(advice, Not(::testing::IsEmpty())) << described;
-  out += advice + "Events:\n";
-  for (const std::string& event : events) out += event;
   return out;
 }
 
 class DescribeTest : public OperatorTest {
  protected:
-  // One failure: a job of that name is described as soon as `event` is among its events.
+  // One failure: a job of that name is described as soon as `event` is among its events and its
+  // status tells of it.
   void Show(const std::string& title, const std::string& job, const std::string& event) {
     std::string described;
+    Described shown;
     EXPECT_TRUE(Eventually(
         [&] {
           if (!node_.empty()) KeepReady();
           described = TryKubectl({"describe", "tj", job}).out;
-          return described.find(" " + event + " ") != std::string::npos;
+          shown = WhatWentWrong(described);
+          return described.find(" " + event + " ") != std::string::npos && shown.IsWhole();
         },
         std::chrono::seconds(120)))
         << described;
-    const std::string shown = WhatWentWrong(described);
-    const std::string part =
-        "### " + title + "\n\n```console\n$ kubectl describe tj " + job + "\n" + shown + "```\n";
+    const std::string part = "### " + title + "\n\n```console\n$ kubectl describe tj " + job +
+                             "\n" + shown.Text() + "```\n";
     page_ += (page_.empty() ? "" : "\n") + part;
     parts_.push_back(part);
   }
