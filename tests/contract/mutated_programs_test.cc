@@ -267,15 +267,15 @@ void TryToRun(const Program& program, Mutator& mutator, Reached& reached) {
   }
   static const std::unique_ptr<device::Backend> cpu = device::MakeCpuBackend({.threads = 1});
   testing::StepInput input;
+  const auto ones = [](const program::TensorType& type) {
+    return testing::Array(type, std::vector<testing::Number>(type.num_elements(), 1));
+  };
   for (const auto& port : program.inputs) {
-    const auto& type = program.type(port.value);
-    input.inputs[port.name] = testing::ToArray(mesh::Tensor(type));
+    input.inputs[port.name] = ones(program.type(port.value));
   }
   for (const auto& state : program.states) {
-    input.states[state.name] = testing::ToArray(mesh::Tensor(program.type(state.entry)));
+    input.states[state.name] = ones(program.type(state.entry));
   }
-  for (auto& [name, array] : input.inputs) std::fill(array.at.begin(), array.at.end(), 1);
-  for (auto& [name, array] : input.states) std::fill(array.at.begin(), array.at.end(), 1);
   const auto out = device::RunPlan(*cpu, *plan, input);
   if (out.ok()) ++reached.ran;
 }
