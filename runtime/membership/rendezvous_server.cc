@@ -174,7 +174,10 @@ class RendezvousServer::Impl::Stream final
       Leave("connection closed");
       return;
     }
-    Result<MemberMessage> message = OpenMember(heard_, reads_);
+    Result<MemberMessage> message = [this] {
+      MutexLock lock(mutex_);
+      return OpenMember(heard_, reads_);
+    }();
     if (!message.ok()) {
       // What changed on the way is no fault of the member's: its stream breaks, and it joins anew.
       const bool damaged = message.status().code() == StatusCode::kDataLoss;
@@ -224,11 +227,11 @@ class RendezvousServer::Impl::Stream final
   const uint64_t number_;
   const std::string peer_;
   const Duration since_;
-  rpc::CallMac reads_;  // the reading thread's
   std::atomic<bool> spoke_ = false;
   v1::Sealed heard_;
   v1::Sealed said_;  // being written
   Mutex mutex_;
+  rpc::CallMac reads_ MT_GUARDED_BY(mutex_);
   rpc::CallMac writes_ MT_GUARDED_BY(mutex_);  // in the order of the queue
   std::shared_ptr<Stream> self_ MT_GUARDED_BY(mutex_);
   std::deque<v1::Sealed> queue_ MT_GUARDED_BY(mutex_);
@@ -252,8 +255,11 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
     StartRead(&asked_);
   }
   void OnReadDone(bool ok) override {
-    if (std::exchange(spoke_, true))
-      return ok ? EndAt(InvalidArgument("a second question")) : Close();
+    const bool again = [this] {
+      MutexLock lock(mutex_);
+      return std::exchange(spoke_, true);
+    }();
+    if (again) return ok ? EndAt(InvalidArgument("a second question")) : Close();
     if (!ok) return EndAt(Status(StatusCode::kCancelled, "expected a question, got: none"));
     {
       MutexLock lock(mutex_);
@@ -348,9 +354,9 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
   grpc::CallbackServerContext* const context_;
   // The reading thread's; then of whoever replies, which is after the question was read.
   rpc::CallMac mac_;
-  bool spoke_ = false;  // the reading thread's
   v1::Sealed asked_, reply_;
   Mutex mutex_;
+  bool spoke_ MT_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Call> self_ MT_GUARDED_BY(mutex_);
   // Since when it is the caller's turn; nothing while it is ours.
   std::optional<Duration> waited_for_since_ MT_GUARDED_BY(mutex_) = Now();

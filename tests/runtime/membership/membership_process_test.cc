@@ -21,6 +21,7 @@
 #include "tests/runtime/membership/peer_process.h"
 #include "tests/support/call_flood.h"
 #include "tests/support/flood.h"
+#include "tests/support/shadow_memory.h"
 
 namespace meshtrain::membership {
 namespace {
@@ -331,7 +332,7 @@ int64_t OpenFiles(const PeerProcess& process) {
   return std::distance(begin(files), end(files));
 }
 
-constexpr int64_t kFloodMiB = 64;  // what a server may grow by under any flood
+constexpr int64_t kFloodMiB = 64 * testing::kShadow;  // what a server may grow by under any flood
 
 // The first 2 MiB of 1,500 calls made 2,918 MiB of 48 where the proof was looked at only when a
 // whole message was there.
