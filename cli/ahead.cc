@@ -63,7 +63,7 @@ void Row(const std::vector<std::string>& cells, std::ostream& out) {
 
 }  // namespace
 
-Status PrintAhead(const device::TpuTarget& target, const manifest::Manifest& manifest,
+Status PrintAhead(const mesh::TpuSlice& target, const manifest::Manifest& manifest,
                   const recipe::Declared& declared, const DataBatches& batches, std::ostream& out) {
   MT_ASSIGN_OR_RETURN(const std::deque<Named> plans,
                       PlansOf(manifest.program, declared, batches).From(Origin::kManifest));
@@ -74,7 +74,7 @@ Status PrintAhead(const device::TpuTarget& target, const manifest::Manifest& man
       const device::Ahead ahead,
       device::CompileAhead({.library = library == nullptr ? "" : library, .target = target},
                            programs));
-  out << "ahead of time  for tpu:" << target.name << " (" << target.topology
+  out << "ahead of time  for tpu:" << target.name << " (" << device::LibtpuTopology(target)
       << ") by libtpu of PJRT API " << ahead.api << "; nothing ran on a TPU; bytes of a device:\n";
   Row({"", "code", "arguments", "outputs", "temporary", "compiled in"}, out);
   for (size_t i = 0; i < plans.size(); ++i) {

@@ -30,11 +30,11 @@ Result<recipe::Declared> DeclaredOf(const manifest::Manifest& manifest,
 }
 
 Status Plan(const PlanVerb& verb, std::ostream& out) {
-  std::optional<device::TpuTarget> target;
+  std::optional<mesh::TpuSlice> target;
   manifest::ReadOptions options;
   if (!verb.target.empty()) {
     MT_ASSIGN_OR_RETURN(target, device::ParseTpuTarget(verb.target));
-    options.device_kind = mesh::DeviceKind::kPjrt;  // as a TPU's pods run it
+    options.device_kind = mesh::DeviceKind::kTpu;  // as a TPU's pods run it
   }
   MT_ASSIGN_OR_RETURN(const manifest::Manifest manifest, ReadManifest(verb.file, options));
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));

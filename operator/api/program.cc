@@ -1,6 +1,7 @@
 #include "operator/api/program.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "runtime/manifest/manifest.h"
 
@@ -22,6 +23,17 @@ std::vector<FieldError> ValidateProgram(const TrainingJob& job) {
                       "its mesh, which cannot grow"});
   }
   return errors;
+}
+
+const mesh::TpuSlice* SliceOf(const TrainingJob& job) {
+  // Most jobs, without parsing.
+  if (job.spec.program.find("\"slice\"") == std::string::npos) return nullptr;
+  const auto program = nlohmann::json::parse(job.spec.program, nullptr, false);
+  const auto devices = program.is_object() ? program.find("devices") : program.end();
+  if (devices == program.end() || !devices->is_object()) return nullptr;
+  const auto slice = devices->find("slice");
+  if (slice == devices->end() || !slice->is_string()) return nullptr;
+  return mesh::FindTpuSlice(slice->get_ref<const std::string&>());
 }
 
 }  // namespace meshtrain::api

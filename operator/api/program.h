@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "operator/api/training_job.h"
+#include "runtime/mesh/tpu_slice.h"
 
 namespace meshtrain::api {
 
@@ -11,5 +12,8 @@ namespace meshtrain::api {
 // name is near, that name: "spec.program.data: unknown field `bacth`, did you mean `batch`?". Empty
 // without a program. What shows only with the data stays the worker's to say.
 std::vector<FieldError> ValidateProgram(const TrainingJob& job);
+
+// The TPU slice that each process of the job's program computes on (`devices.slice`); null: none.
+const mesh::TpuSlice* SliceOf(const TrainingJob& job);
 
 }  // namespace meshtrain::api

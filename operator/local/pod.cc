@@ -100,9 +100,9 @@ Status ReadVariable(const Json& pod, const Json& variable, Container* out) {
 // Volumes that the operator adds and the local runner has an answer for.
 bool IsOurs(const std::string& volume) {
   // A claim is the folder at its path, and the output a folder of this machine.
-  constexpr std::string_view kOurs[] = {"meshtrain-token",      "meshtrain-cluster",
-                                        "meshtrain-checkpoint", "meshtrain-output",
-                                        "meshtrain-work",       "meshtrain-tmp"};
+  constexpr std::string_view kOurs[] = {
+      "meshtrain-token", "meshtrain-cluster", "meshtrain-checkpoint", "meshtrain-output",
+      "meshtrain-work",  "meshtrain-tmp",     "meshtrain-shm"};
   return volume.starts_with("meshtrain-claim-") ||
          std::find(std::begin(kOurs), std::end(kOurs), volume) != std::end(kOurs);
 }

@@ -270,7 +270,7 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
     AddVariable(container, cluster::kEnvOutput, output);
   }
   internal::AddStorage(job_, pod.task, ours, {&spec}, {container});
-  internal::AddDevices(job_, *devices_, pod.task, {&spec}, {container});
+  internal::AddDevices(job_, *devices_, cluster_, pod.task, {&spec}, {container});
   return Dump({{"apiVersion", "v1"},
                {"kind", "Pod"},
                {"metadata", std::move(meta)},

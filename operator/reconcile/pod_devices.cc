@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "operator/api/program.h"
 #include "operator/reconcile/children.h"
 #include "operator/reconcile/pod_parts.h"
 #include "runtime/base/text.h"
@@ -13,6 +14,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kTpu = "google.com/tpu";
 constexpr const char* kGpu = "nvidia.com/gpu";
+constexpr const char* kNodeChips = "cloud.google.com/gke-tpu-accelerator";
+constexpr const char* kNodeShape = "cloud.google.com/gke-tpu-topology";
 
 // The container that trains, by the template's own name for it; null: none was given.
 const Json* Training(const Json& pod, const std::string& name) {
@@ -46,35 +49,85 @@ int64_t Asked(const Json& container, const char* resource) {
   return 0;
 }
 
+std::string HostOf(const cluster::ClusterSpec& all, cluster::TaskId task) {
+  const std::string host = all.host(task);
+  return host.substr(0, host.rfind(':'));
+}
+
+// What the templates ask for.
+Devices::Asked Asked(const api::PodTemplate& given) {
+  if (given.json.find(kTpu) == std::string::npos && given.json.find(kGpu) == std::string::npos) {
+    return {};  // most jobs, without parsing
+  }
+  const Json pod = Json::parse(given.json, nullptr, false);
+  const Json* container = Training(pod, given.training_container);
+  if (container == nullptr) return {};
+  return {.tpus = Asked(*container, kTpu), .gpus = Asked(*container, kGpu)};
+}
+
+// GKE's names of the kinds of chips, as nodes are labelled with them.
+std::string_view NodeLabel(const mesh::TpuSlice& slice) {
+  constexpr std::pair<std::string_view, std::string_view> kLabels[] = {
+      {"v4", "tpu-v4-podslice"},
+      {"v5e", "tpu-v5-lite-podslice"},
+      {"v5p", "tpu-v5p-slice"},
+      {"v6e", "tpu-v6e-slice"}};
+  for (const auto& [generation, label] : kLabels) {
+    if (generation == slice.generation) return label;
+  }
+  return {};
+}
+
+void AskForSlice(const mesh::TpuSlice& slice, Json& spec, Json& container) {
+  Json& resources = container["resources"];
+  if (!resources.is_object()) resources = Json::object();
+  Json& limits = resources["limits"];
+  if (!limits.is_object()) limits = Json::object();
+  limits[kTpu] = slice.chips;
+  // Another cloud's nodes, or a cluster of one's own, have other labels: a template that chooses
+  // its node by any of these is left to it.
+  Json& labels = spec["nodeSelector"];
+  if (!labels.is_object()) labels = Json::object();
+  if (labels.contains(kNodeChips) || labels.contains(kNodeShape)) return;
+  labels[kNodeChips] = NodeLabel(slice);
+  labels[kNodeShape] = slice.topology;
+}
+
 }  // namespace
 
 Devices FindDevices(const api::TrainingJob& job, const cluster::ClusterSpec& all) {
   Devices devices;
+  const mesh::TpuSlice* slice = api::SliceOf(job);
   for (const auto& [role, replica] : job.spec.replica_specs) {
-    const api::PodTemplate& given = replica.pod_template;
-    if (given.json.find(kTpu) == std::string::npos && given.json.find(kGpu) == std::string::npos) {
-      continue;  // most jobs, without parsing
+    Devices::Asked asked = Asked(replica.pod_template);
+    // Parameter servers hold variables in the host's memory, and their chief computes nothing.
+    const bool computes =
+        role != api::Role::kPs &&
+        (role != api::Role::kChief || job.spec.strategy != api::kStrategyParameterServer);
+    if (slice != nullptr && computes && asked.tpus <= 0) {
+      asked.tpus = slice->chips;
+      asked.slice = slice;
     }
-    const Json pod = Json::parse(given.json, nullptr, false);
-    const Json* container = Training(pod, given.training_container);
-    if (container == nullptr) continue;
-    const Devices::Asked asked{.tpus = Asked(*container, kTpu), .gpus = Asked(*container, kGpu)};
     devices.roles[role] = asked;
-    if (asked.tpus <= 0) continue;
+    if (asked.tpus <= 0 || asked.slice != nullptr) continue;
     for (int32_t i = 0; i < replica.replicas; ++i) {
-      const std::string host = all.host({role, i});
       devices.tpu_tasks.push_back({role, i});
-      devices.tpu_hosts += (devices.tpu_hosts.empty() ? "" : ",") + host.substr(0, host.rfind(':'));
+      devices.tpu_hosts += (devices.tpu_hosts.empty() ? "" : ",") + HostOf(all, {role, i});
     }
   }
   return devices;
 }
 
-void AddDevices(const api::TrainingJob& job, const Devices& devices, cluster::TaskId task,
-                JsonRef spec, JsonRef container) {
+void AddDevices(const api::TrainingJob& job, const Devices& devices,
+                const cluster::ClusterSpec& all, cluster::TaskId task, JsonRef spec,
+                JsonRef container) {
   const auto of_role = devices.roles.find(task.role);
   const Devices::Asked mine = of_role == devices.roles.end() ? Devices::Asked{} : of_role->second;
-  if (mine.tpus > 0) {
+  if (mine.slice != nullptr) {
+    AskForSlice(*mine.slice, *static_cast<Json*>(spec.json), *static_cast<Json*>(container.json));
+    AddVariable(container, "TPU_WORKER_ID", "0");
+    AddVariable(container, "TPU_WORKER_HOSTNAMES", HostOf(all, task));
+  } else if (mine.tpus > 0) {
     const auto place = std::find(devices.tpu_tasks.begin(), devices.tpu_tasks.end(), task);
     AddVariable(container, "TPU_WORKER_ID",
                 std::to_string(std::distance(devices.tpu_tasks.begin(), place)));

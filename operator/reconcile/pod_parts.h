@@ -13,6 +13,7 @@
 #include "operator/api/training_job.h"
 #include "operator/reconcile/observed.h"
 #include "runtime/cluster/tf_config.h"
+#include "runtime/mesh/tpu_slice.h"
 
 namespace meshtrain::reconcile::internal {
 
@@ -33,25 +34,31 @@ void AddStorage(const api::TrainingJob& job, cluster::TaskId task, bool ours, Js
 void AddSecurity(std::optional<int64_t> fs_group, JsonRef spec, JsonRef container);
 
 // The devices of a job's replicas, by what their templates ask of the node (`google.com/tpu`,
-// `nvidia.com/gpu`) for the container that trains.
+// `nvidia.com/gpu`) for the container that trains, else by the slice that the program names.
 struct Devices {
   struct Asked {
     int64_t tpus = 0, gpus = 0;
+    // The template asks for no TPUs, the program does: the slice is this process's alone.
+    const mesh::TpuSlice* slice = nullptr;
   };
   std::map<api::Role, Asked> roles;
-  // Those with TPUs, in the order of roles and indices, and their hosts without ports.
+  // Those whose templates ask for TPUs, in the order of roles and indices, and their hosts without
+  // ports.
   std::vector<cluster::TaskId> tpu_tasks;
   std::string tpu_hosts;  // with commas
 };
 Devices FindDevices(const api::TrainingJob& job, const cluster::ClusterSpec& all);
 
-// What programs need to find their devices and each other's, beside what the node's device plugin
-// says: TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, by which libtpu, JAX and TPUClusterResolver know a
-// slice of several hosts; NVIDIA_VISIBLE_DEVICES=void for a replica without GPUs beside some with
-// them, since images for GPUs ask for all of a node's; memory as /dev/shm where a pod has several
-// devices, whose processes meet there (a container's own is 64 MiB).
-void AddDevices(const api::TrainingJob& job, const Devices& devices, cluster::TaskId task,
-                JsonRef spec, JsonRef container);
+// What a slice of the program asks of the node: `google.com/tpu`, and GKE's labels of nodes for the
+// kind of chips and the shape of the slice. And what programs need to find their devices and each
+// other's, beside what the node's device plugin says: TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, by
+// which libtpu, JAX and TPUClusterResolver know a slice of several hosts;
+// NVIDIA_VISIBLE_DEVICES=void for a replica without GPUs beside some with them, since images for
+// GPUs ask for all of a node's; memory as /dev/shm where a pod has several devices, whose processes
+// meet there (a container's own is 64 MiB).
+void AddDevices(const api::TrainingJob& job, const Devices& devices,
+                const cluster::ClusterSpec& all, cluster::TaskId task, JsonRef spec,
+                JsonRef container);
 
 // The access bits of the token's file: for the volumes' group where the pod has one, else for all
 // processes of the container, which is the only one that mounts it.

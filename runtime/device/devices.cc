@@ -30,11 +30,18 @@ Result<std::unique_ptr<Backend>> Discrete(const BackendOptions& options) {
   return MakeDiscreteBackend(own);
 }
 
-Result<std::unique_ptr<Backend>> Pjrt(const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> OfPlugin(const BackendOptions& options, std::string platform) {
   return MakePjrtBackend({.plugin = Environment("MESHTRAIN_PJRT_PLUGIN"),
+                          .platform = std::move(platform),
                           .options = Environment("MESHTRAIN_PJRT_OPTIONS"),
                           .devices = options.devices,
                           .cache = Environment("MESHTRAIN_PJRT_CACHE")});
+}
+Result<std::unique_ptr<Backend>> Pjrt(const BackendOptions& options) {
+  return OfPlugin(options, "");
+}
+Result<std::unique_ptr<Backend>> Tpu(const BackendOptions& options) {
+  return OfPlugin(options, "tpu");
 }
 
 struct Row {
@@ -48,6 +55,7 @@ const std::vector<Row>& Rows() {
       {{"discrete", "the processor, each device with memory that no other can touch", true},
        Discrete},
       {{"pjrt", "devices of the plugin that MESHTRAIN_PJRT_PLUGIN names", HasPjrt()}, Pjrt},
+      {{"tpu", "the same, of a plugin that drives TPUs (libtpu)", HasPjrt()}, Tpu},
   };
   return kRows;
 }

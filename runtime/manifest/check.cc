@@ -8,6 +8,7 @@
 #include "runtime/manifest/fields/fields.h"
 #include "runtime/manifest/manifest.h"
 #include "runtime/mesh/layout.h"
+#include "runtime/mesh/tpu_slice.h"
 
 namespace meshtrain::manifest {
 namespace {
@@ -171,27 +172,59 @@ class Checker {
     const mesh::DeviceKind kind = program_.devices.kind;
     if (!Clean({"devices.kind"})) return;
     const bool runs = kind == mesh::DeviceKind::kCpu || kind == mesh::DeviceKind::kDiscrete ||
-                      kind == mesh::DeviceKind::kPjrt;
+                      mesh::IsOfPlugin(kind);
     if (!runs) {
       problems_.Add(At("devices.kind"), Path("devices.kind"),
-                    "expected cpu, discrete or pjrt, the kinds that run yet, got: " +
-                        std::string(mesh::DeviceKindName(kind)) +
-                        (program_.devices.kind_given ? "" : " (of the strategy TPU)"));
+                    "expected cpu, discrete, pjrt or tpu, the kinds that run yet, got: " +
+                        std::string(mesh::DeviceKindName(kind)));
     }
-    if (kind != mesh::DeviceKind::kPjrt) return;
+    Slice();
+    if (!mesh::IsOfPlugin(kind)) return;
+    const std::string name(mesh::DeviceKindName(kind));
     if (!program_.mesh.empty() && options_.processes > 1) {
-      problems_.Add(At("devices.kind"), Path("devices.kind"),
-                    "expected cpu or discrete in " + Count(options_.processes, "process") +
-                        ": collectives of pjrt's devices do not leave their process, got: pjrt");
+      problems_.Add(
+          At("devices.kind"), Path("devices.kind"),
+          "expected cpu or discrete in " + Count(options_.processes, "process") +
+              ": collectives of a plugin's devices do not leave their process, got: " + name);
     }
     // Packs are the program's; who adds what first is the plugin's.
     constexpr std::string_view kOps = "mirrored.cross_device_ops";
     if (program_.mirrored && program_.mirrored->cross_device_ops != "Auto" &&
         program_.mirrored->cross_device_ops != "NCCL") {
-      problems_.Add(At(kOps), Path(kOps),
-                    "expected Auto on devices of kind pjrt, whose plugin makes their sums, got: " +
-                        program_.mirrored->cross_device_ops);
+      problems_.Add(
+          At(kOps), Path(kOps),
+          "expected Auto on devices of kind " + name +
+              ", whose plugin makes their sums, got: " + program_.mirrored->cross_device_ops);
     }
+  }
+
+  // Nothing where the mesh, told elsewhere, cannot be shared evenly.
+  std::optional<int64_t> DevicesOfProcess() const {
+    if (program_.devices.count) return program_.devices.count;
+    const int64_t processes = std::max<int64_t>(1, options_.processes);
+    int64_t size = 1;
+    for (const mesh::Axis& axis : program_.mesh)
+      size = std::min<int64_t>(size * axis.size, 1 << 20);
+    if (size % processes != 0) return std::nullopt;
+    return size / processes;
+  }
+
+  void Slice() {
+    const manifest::Devices& devices = program_.devices;
+    if (devices.slice.empty() || !Clean({"devices.slice", "devices.count", "mesh"})) return;
+    const auto wrong = [&](const std::string& what) {
+      problems_.Add(At("devices.slice"), Path("devices.slice"), what);
+    };
+    if (devices.kind != mesh::DeviceKind::kTpu) {
+      return wrong("expected devices of kind tpu beside a slice, got: " +
+                   std::string(mesh::DeviceKindName(devices.kind)));
+    }
+    const mesh::TpuSlice* slice = mesh::FindTpuSlice(devices.slice);
+    if (slice == nullptr) return;  // the row's own mistake
+    const std::optional<int64_t> used = DevicesOfProcess();
+    if (!used || *used == slice->devices) return;
+    wrong("expected a slice of the " + Count(*used, "device") +
+          " that a process uses, got: " + devices.slice + " of " + std::to_string(slice->devices));
   }
 
   void Epochs() {

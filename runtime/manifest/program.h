@@ -136,6 +136,7 @@ struct Generate {
 struct Devices {
   std::optional<mesh::DeviceKind> kind_given;  // none: the strategy may choose, else cpu
   std::optional<int64_t> count;  // per process; none: the mesh's size over the processes
+  std::string slice;             // of TPUs, a name of mesh::TpuSlices(); "": not said
   mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
   friend bool operator==(const Devices&, const Devices&) = default;
 };

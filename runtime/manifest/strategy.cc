@@ -4,6 +4,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/manifest/manifest.h"
+#include "runtime/mesh/tpu_slice.h"
 
 namespace meshtrain::manifest {
 namespace {
@@ -151,6 +152,11 @@ void ApplyStrategy(Problems& problems, Place place, const std::string& path,
     return;
   }
   if (strategy == "Mesh") return refuse("the strategy Mesh needs program.mesh, got: none");
+  const bool counted = program.devices.count.has_value();
+  if (const mesh::TpuSlice* slice = mesh::FindTpuSlice(program.devices.slice);
+      slice != nullptr && !counted) {
+    program.devices.count = slice->devices;
+  }
   // What one process computes on by itself: a ps's worker too.
   if (strategy == "ParameterServer") return CheckBesideServers(problems, program);
   const bool many = strategy == "MultiWorkerMirrored" || strategy == "TPU" || strategy.empty();
@@ -160,7 +166,7 @@ void ApplyStrategy(Problems& problems, Place place, const std::string& path,
   }
   if (strategy == "TPU") {
     const mesh::DeviceKind kind = program.devices.kind_given.value_or(mesh::DeviceKind::kTpu);
-    if (kind != mesh::DeviceKind::kTpu && kind != mesh::DeviceKind::kPjrt) {
+    if (!mesh::IsOfPlugin(kind)) {
       return refuse("`TPU` trains on devices of kind tpu, got: devices.kind: " +
                     std::string(mesh::DeviceKindName(kind)));
     }
@@ -168,8 +174,10 @@ void ApplyStrategy(Problems& problems, Place place, const std::string& path,
   }
   const int64_t devices = program.devices.count.value_or(1);
   if ((strategy == "Default" || strategy == "OneDevice") && devices != 1) {
-    return refuse("`" + Excerpt(strategy) +
-                  "` trains on one device, got: devices.count: " + std::to_string(devices));
+    return refuse(
+        "`" + Excerpt(strategy) + "` trains on one device, got: " +
+        (counted ? "devices.count: " + std::to_string(devices)
+                 : "devices.slice: " + program.devices.slice + ", of " + std::to_string(devices)));
   }
   // One device and nothing said: the mesh of one device, whose programs hold no collective.
   if (devices * processes == 1) return CheckOnOneDevice(problems, program);

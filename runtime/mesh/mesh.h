@@ -23,6 +23,10 @@ std::string_view DeviceKindName(DeviceKind kind);  // "cpu", "discrete", "cuda",
 std::optional<DeviceKind> FindDeviceKind(std::string_view name);
 // Their names, in their order.
 const std::vector<std::string>& DeviceKindNames();
+// Whether a plugin has them: any plugin's (kPjrt), or one of TPUs (kTpu).
+inline bool IsOfPlugin(DeviceKind kind) {
+  return kind == DeviceKind::kPjrt || kind == DeviceKind::kTpu;
+}
 
 // One device of one process. Text: "cpu:3" in process 0, "1/cpu:3" in process 1.
 struct Device {

@@ -90,7 +90,7 @@ bool SpansProcesses(const mesh::Mesh& mesh) {
 
 Options OptionsOn(const mesh::Mesh& mesh, Options options, std::optional<int64_t> bucket_bytes) {
   options.overlap = SpansProcesses(mesh);
-  if (mesh.devices()[0].kind == mesh::DeviceKind::kPjrt) options.fuse = false;
+  if (mesh::IsOfPlugin(mesh.devices()[0].kind)) options.fuse = false;
   if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
   return options;
 }

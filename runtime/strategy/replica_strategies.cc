@@ -226,12 +226,12 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Tpu(const TpuClusterResolver&
                                                        const membership::Environment& environment) {
   ReplicaStrategy::OwnSetup setup{.name = "TPUStrategy", .common = std::move(options)};
   std::string& kind = setup.common.device_kind;
-  if (kind != "cpu" && kind != "pjrt") {
-    return InvalidArgument(setup.name + ": expected devices of the kind pjrt, got: " + kind);
+  if (kind != "cpu" && kind != "tpu" && kind != "pjrt") {
+    return InvalidArgument(setup.name + ": expected devices of the kind tpu or pjrt, got: " + kind);
   }
   // Who names the kind has a plugin, and that drives this host's own devices.
   TpuClusterResolver asked = resolver;
-  if (kind == "pjrt" && asked.tpu.empty()) asked.tpu = "local";
+  if (kind != "cpu" && asked.tpu.empty()) asked.tpu = "local";
   MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(asked, environment));
   if (!tpu.local || tpu.hosts.size() > 1) {
     return Unimplemented(
@@ -240,7 +240,7 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Tpu(const TpuClusterResolver&
         "drives, got: " +
         (tpu.local ? std::to_string(tpu.hosts.size()) + " hosts" : "a server at " + tpu.hosts[0]));
   }
-  kind = "pjrt";
+  if (kind == "cpu") kind = "pjrt";
   setup.devices = resolver.chips > 0 ? resolver.chips : tpu.chips_per_host;
   if (setup.devices == 0) {
     MT_ASSIGN_OR_RETURN(const auto plugin, device::MakeBackend({.kind = kind}));

@@ -40,10 +40,10 @@ Status CompileHere(const AheadOptions& options, std::span<const std::string> nam
                    std::span<const std::string> texts, int answers) {
   MT_ASSIGN_OR_RETURN(const pjrt::PluginPtr plugin, pjrt::Plugin::Load(options.library));
   MT_ASSIGN_OR_RETURN(const auto topology,
-                      pjrt::Topology::Create(plugin, std::string(options.target.topology)));
+                      pjrt::Topology::Create(plugin, LibtpuTopology(options.target)));
   Say(answers, "api " + plugin->version() + " " + std::to_string(topology->devices()) + "\n");
   if (topology->devices() != options.target.devices) {
-    return Internal("topology " + std::string(options.target.topology) + ": expected " +
+    return Internal("topology " + LibtpuTopology(options.target) + ": expected " +
                     std::to_string(options.target.devices) +
                     " devices, got: " + std::to_string(topology->devices()));
   }

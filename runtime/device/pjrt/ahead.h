@@ -36,7 +36,7 @@ struct AheadProgram {
 
 struct AheadOptions {
   std::string library;  // libtpu's path
-  TpuTarget target;
+  mesh::TpuSlice target;
   Duration longest = std::chrono::minutes(30);  // that a program may take
 };
 

@@ -311,6 +311,11 @@ Result<std::unique_ptr<Backend>> MakePjrtBackend(const PjrtOptions& options) {
   MT_ASSIGN_OR_RETURN(pjrt::PluginPtr plugin, pjrt::Plugin::Load(options.plugin));
   MT_ASSIGN_OR_RETURN(pjrt::ClientPtr client,
                       pjrt::Client::Create(std::move(plugin), options.devices, options.options));
+  if (!options.platform.empty() && client->platform() != options.platform) {
+    return FailedPrecondition("devices: expected a plugin of " + options.platform +
+                              ", got: " + options.plugin + ", of " + client->platform())
+        .From(Origin::kManifest);
+  }
   return std::unique_ptr<Backend>(std::make_unique<pjrt::PjrtBackend>(options, std::move(client)));
 }
 

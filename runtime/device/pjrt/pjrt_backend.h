@@ -10,18 +10,19 @@
 namespace meshtrain::device {
 
 struct PjrtOptions {
-  std::string plugin;   // path of the library
-  std::string options;  // of its client: "name=value,name=value", whole numbers as such
-  int devices = 0;      // at least so many must be there; the CPU's plugin makes as many; 0: any
-  std::string cache;    // folder of compiled programs; "": none is kept
+  std::string plugin;    // path of the library
+  std::string platform;  // what its devices must be: "tpu"; "": whatever they are
+  std::string options;   // of its client: "name=value,name=value", whole numbers as such
+  int devices = 0;       // at least so many must be there; the CPU's plugin makes as many; 0: any
+  std::string cache;     // folder of compiled programs; "": none is kept
 };
 
 // Whether this build can load plugins. Without the C API's header it cannot.
 bool HasPjrt();
 
 // Errors: kUnimplemented (the build cannot); kNotFound (no such file), kFailedPrecondition (no
-// plugin, or of another API version), kInvalidArgument (options; fewer devices than asked for), and
-// the plugin's own.
+// plugin, of another API version, or of another platform), kInvalidArgument (options; fewer devices
+// than asked for), and the plugin's own.
 Result<std::unique_ptr<Backend>> MakePjrtBackend(const PjrtOptions& options);
 
 // How often this backend compiled a program, and how often it found one in its cache. `backend`

@@ -5,6 +5,7 @@
 #include "runtime/manifest/catalogue/catalogue.h"
 #include "runtime/manifest/catalogue/own_rows.h"
 #include "runtime/manifest/fields/fields.h"
+#include "runtime/mesh/tpu_slice.h"
 
 namespace meshtrain::manifest {
 namespace {
@@ -72,6 +73,14 @@ std::optional<Node> WriteMeshOrder(const Program& program) {
   return field::ToNode(names);
 }
 
+std::vector<std::string> SlicesOfOneHost() {
+  std::vector<std::string> names;
+  for (const mesh::TpuSlice& slice : mesh::TpuSlices()) {
+    if (slice.hosts() == 1) names.emplace_back(slice.name);
+  }
+  return names;
+}
+
 std::vector<Field> DeviceFields() {
   Field kind = field::Own<Devices>(
       "kind", "",
@@ -85,16 +94,23 @@ std::vector<Field> DeviceFields() {
         return Node::Word(mesh::DeviceKindName(*devices.kind_given));
       },
       {.about = "What computes: cpu; discrete, the processor with memory for each device that no "
-                "other can touch; or pjrt, the devices of the plugin that MESHTRAIN_PJRT_PLUGIN "
-                "names. The other kinds are refused until they run.",
+                "other can touch; pjrt, the devices of the plugin that MESHTRAIN_PJRT_PLUGIN "
+                "names; or tpu, the same where they must be TPUs. cuda is refused until it runs.",
        .fallback = "cpu; tpu under the strategy TPU",
        .sample = "cuda"});
   kind.type = FieldType::kWord;
   kind.words = mesh::DeviceKindNames();
-  return {kind, field::Int("count", &Devices::count, {.least = 1},
-                           {.about = "Devices of each process.",
-                            .fallback = "the mesh's size over the processes",
-                            .sample = "3"})};
+  return {kind,
+          field::Int("count", &Devices::count, {.least = 1},
+                     {.about = "Devices of each process.",
+                      .fallback = "the mesh's size over the processes; the slice's",
+                      .sample = "3"}),
+          field::Word("slice", &Devices::slice, SlicesOfOneHost(),
+                      {.about = "The TPU slice of each process: in a cluster its pod asks for the "
+                                "chips, and on GKE for such a node. Slices of several hosts are "
+                                "not there: a plugin's collectives do not leave their process.",
+                       .fallback = "none is asked for",
+                       .sample = "v5e-8"})};
 }
 
 // A choice that must be there: the loss, the optimizer.

@@ -1,6 +1,7 @@
-// A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for steps: after
-// MT_FAIL_AFTER of them each fails with the code MT_FAIL_WITH (of PJRT_Error_Code), as when a
-// device is lost or has no memory left.
+// A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for two. Where
+// MT_FAIL_AFTER is set, steps after so many fail with the code MT_FAIL_WITH (of PJRT_Error_Code),
+// as when a device is lost or has no memory left. Where MT_SAY_PLATFORM is, that is its platform's
+// name.
 #include <dlfcn.h>
 #include <pjrt_c_api.h>
 
@@ -27,8 +28,18 @@ bool IsOurs(const PJRT_Error* error) {
 }
 
 PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
-  if (steps++ < Number("MT_FAIL_AFTER")) return real->PJRT_LoadedExecutable_Execute(args);
+  if (std::getenv("MT_FAIL_AFTER") == nullptr || steps++ < Number("MT_FAIL_AFTER"))
+    return real->PJRT_LoadedExecutable_Execute(args);
   return reinterpret_cast<PJRT_Error*>(&failure);
+}
+
+PJRT_Error* PlatformName(PJRT_Client_PlatformName_Args* args) {
+  if (PJRT_Error* error = real->PJRT_Client_PlatformName(args)) return error;
+  if (const char* name = std::getenv("MT_SAY_PLATFORM")) {
+    args->platform_name = name;
+    args->platform_name_size = std::strlen(name);
+  }
+  return nullptr;
 }
 
 void Message(PJRT_Error_Message_Args* args) {
@@ -62,6 +73,7 @@ extern "C" const PJRT_Api* GetPjrtApi() {
   std::memcpy(&ours, real, size);
   ours.struct_size = size;
   ours.PJRT_LoadedExecutable_Execute = Execute;
+  ours.PJRT_Client_PlatformName = PlatformName;
   ours.PJRT_Error_Message = Message;
   ours.PJRT_Error_GetCode = Code;
   ours.PJRT_Error_Destroy = Destroy;

@@ -249,6 +249,18 @@ class Pjrt(SameNumbers, DevicesCase):
         self.wrong(self.strategy("Mirrored", 2, 40, options="    mirrored: {cross_device_ops: Ring}\n")("pjrt"), 78,
                    "mirrored.cross_device_ops: expected Auto on devices of kind pjrt, whose plugin makes their sums, got: Ring")
 
+    def test_a_tpu_is_a_plugins_that_says_so(self):
+        on = self.strategy("TPU", 8, self.BATCH)
+        text = on("tpu").replace("kind: tpu, count: 8", "slice: v5e-8")
+        self.assertIn("{slice: v5e-8}", text)
+        self.wrong(text, 78, "devices: expected a plugin of tpu, got: ", ", of cpu")
+        # XLA's processors under that name.
+        tpu = {"MESHTRAIN_PJRT_PLUGIN": str(PLUGINS / "libplugin_that_fails.so"), "MESHTRAIN_PJRT_OPTIONS": "cpu_device_count=8",
+               "MT_REAL_PLUGIN": PLUGIN, "MT_SAY_PLATFORM": "tpu"}
+        self.job(text, "tpu", tool="meshtrain-worker", environment=tpu)
+        self.job(on("cpu").replace("TPU", "Mirrored"), "mirrored")
+        self.assert_same(self.figures("tpu"), self.figures("mirrored"), self.TOLERANCE, "TPU")
+
     def test_a_device_that_is_lost_or_full(self):
         text = on_kind(Path(self.manifest(mesh="{batch: 2}")).read_text(), "pjrt")
         failing = {"MESHTRAIN_PJRT_PLUGIN": str(PLUGINS / "libplugin_that_fails.so"), "MT_REAL_PLUGIN": PLUGIN, "MT_FAIL_AFTER": "9"}

@@ -129,6 +129,12 @@ TEST_F(ReadPodTest, NamesWhatGoesMissing) {
   EXPECT_EQ(pod->restart_policy, "OnFailure");
   EXPECT_EQ(pod->grace, std::chrono::seconds(30));
   EXPECT_THAT(pod->left_out, ElementsAre("spec.initContainers", "volume data at /data"));
+  // Memory as /dev/shm, which a process of this machine has.
+  const auto tpus = Read(R"({"spec":{"containers":[
+      {"name":"trainer","image":"t","resources":{"limits":{"google.com/tpu":8}}}]}})",
+                         api::kRestartOnFailure);
+  ASSERT_TRUE(tpus.ok());
+  EXPECT_THAT(tpus->left_out, ElementsAre());
 }
 
 TEST_F(ReadPodTest, RefusesWhatOnlyAClusterCouldFillIn) {

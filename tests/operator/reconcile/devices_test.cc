@@ -134,6 +134,67 @@ TEST(PodDevicesTest, WhatTheTemplateSaysStays) {
   EXPECT_EQ(pod["spec"]["volumes"].size(), 1u);
 }
 
+// --- a slice that the program names
+
+constexpr const char* kOnASlice = R"({"devices":{"kind":"tpu","slice":"v5e-8"}})";
+
+TEST(PodDevicesTest, ASliceOfTheProgramIsAskedOfTheNode) {
+  auto job = MakeJob("mlp").Chief().Evaluator().Build();
+  job.spec.program = kOnASlice;
+  for (const TaskId task : {kChief, TaskId{Role::kEvaluator, 0}}) {
+    const Json pod = RenderedPod(job, task);
+    const Json& spec = pod["spec"];
+    EXPECT_EQ(spec["containers"][0]["resources"],
+              Json::parse(R"({"limits":{"google.com/tpu":8}})"));
+    EXPECT_EQ(spec["nodeSelector"],
+              Json::parse(R"({"cloud.google.com/gke-tpu-accelerator":"tpu-v5-lite-podslice",)"
+                          R"("cloud.google.com/gke-tpu-topology":"2x4"})"));
+  }
+  // Each is a slice by itself.
+  job = MakeJob("mlp")
+            .Chief()
+            .Workers(2)
+            .Ps(1)
+            .Template(Role::kWorker, Template(R"(,"resources":{"limits":{"memory":"9Gi"}})",
+                                              R"("nodeSelector":{"zone":"a"},)"))
+            .Build();
+  job.spec.program = kOnASlice;
+  job.spec.strategy = "ParameterServer";
+  const Json worker = RenderedPod(job, kWorker1);
+  EXPECT_EQ(TrainerEnv(worker, "TPU_WORKER_ID"), "0");
+  EXPECT_EQ(TrainerEnv(worker, "TPU_WORKER_HOSTNAMES"), "mlp-worker-1.mlp.ml.svc");
+  EXPECT_EQ(Trainer(worker)["resources"]["limits"],
+            Json::parse(R"({"google.com/tpu":8,"memory":"9Gi"})"));
+  EXPECT_EQ(worker["spec"]["nodeSelector"].size(), 3u);
+  EXPECT_EQ(Shm(worker)["emptyDir"], Json::parse(R"({"medium":"Memory"})"));
+  for (const TaskId task : {kChief, TaskId{Role::kPs, 0}}) {
+    const Json pod = RenderedPod(job, task);
+    EXPECT_FALSE(pod["spec"].contains("nodeSelector")) << "computes nothing";
+    EXPECT_FALSE(pod["spec"]["containers"][0].contains("resources"));
+  }
+}
+
+TEST(PodDevicesTest, ATemplateThatAsksForTpusOrChoosesItsNodeIsLeftToIt) {
+  auto job =
+      MakeJob("mlp").Workers(1).Template(Role::kWorker, Asking(R"("google.com/tpu":4)")).Build();
+  job.spec.program = kOnASlice;
+  const Json asks = RenderedPod(job, kWorker0);
+  EXPECT_EQ(Trainer(asks)["resources"]["limits"]["google.com/tpu"], 4);
+  EXPECT_FALSE(asks["spec"].contains("nodeSelector"));
+  job.spec.replica_specs[Role::kWorker].pod_template.json =
+      Template("", R"("nodeSelector":{"cloud.google.com/gke-tpu-topology":"4x4"},)");
+  const Json chooses = RenderedPod(job, kWorker0);
+  EXPECT_EQ(Trainer(chooses)["resources"]["limits"]["google.com/tpu"], 8);
+  EXPECT_EQ(chooses["spec"]["nodeSelector"],
+            Json::parse(R"({"cloud.google.com/gke-tpu-topology":"4x4"})"));
+  for (const char* none : {R"({"devices":{"kind":"tpu","slice":"v9-8"}})", R"({"slice":1})",
+                           R"({"devices":{"slice":8}})", R"("slice")"}) {
+    auto odd = MakeJob("mlp").Workers(1).Build();
+    odd.spec.program = none;
+    EXPECT_FALSE(RenderedPod(odd, kWorker0)["spec"].contains("nodeSelector")) << none;
+  }
+}
+
 TEST(PodDevicesTest, NonsenseInATemplateIsNoDevice) {
   for (const std::string resources :
        {R"("google.com/tpu":"many")", R"("google.com/tpu":-1)", R"("google.com/tpu":{})",

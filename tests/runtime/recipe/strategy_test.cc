@@ -68,6 +68,13 @@ const Case kCases[] = {
      "batch=2", 2, mesh::DeviceKind::kDiscrete},
     {"TpuOfAPlugin", Job("TPU", "chief: {replicas: 1}", "    devices: {kind: pjrt, count: 8}\n"),
      "batch=8", 1, mesh::DeviceKind::kPjrt},
+    {"TpuByCount", Job("TPU", "chief: {replicas: 1}", "    devices: {count: 4}\n"), "batch=4", 1,
+     mesh::DeviceKind::kTpu},
+    {"TpuBySlice", Job("TPU", "chief: {replicas: 1}", "    devices: {slice: v5e-8}\n"), "batch=8",
+     1, mesh::DeviceKind::kTpu},
+    {"MirroredBySlice",
+     Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: tpu, slice: v4-8}\n"), "batch=8",
+     1, mesh::DeviceKind::kTpu},
     {"EvaluatorStandsOutside",
      Job("MultiWorkerMirrored", "worker: {replicas: 2}, evaluator: {replicas: 1}"), "batch=2", 2},
     {"ParameterServers",
@@ -253,16 +260,35 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"TpuOnCpus", Job("TPU", "worker: {replicas: 1}", "    devices: {kind: cpu}\n"),
               "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: "
               "devices.kind: cpu"},
-        Wrong{"Tpu", Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"),
-              "job.yaml:6:5: program.devices.kind: expected cpu, discrete or pjrt, the kinds that "
-              "run yet, got: tpu (of the strategy TPU)"},
+        Wrong{"TpusInManyProcesses",
+              Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"),
+              "job.yaml:6:5: program.devices.kind: expected cpu or discrete in 2 processes: "
+              "collectives of a plugin's devices do not leave their process, got: tpu"},
         Wrong{"Cuda", Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: cuda}\n"),
-              "job.yaml:6:21: program.devices.kind: expected cpu, discrete or pjrt, the kinds that "
-              "run yet, got: cuda"},
+              "job.yaml:6:21: program.devices.kind: expected cpu, discrete, pjrt or tpu, the kinds "
+              "that run yet, got: cuda"},
+        Wrong{"ASliceOfManyHosts",
+              Job("TPU", "chief: {replicas: 1}", "    devices: {slice: v5e-16}\n"),
+              "job.yaml:6:22: program.devices.slice: expected one of v4-8, v5e-1, v5e-4, v5e-8, "
+              "v5p-8, v6e-1, v6e-4, v6e-8, got: v5e-16, did you mean `v5e-1`?"},
+        Wrong{"ASliceOfNoTpus",
+              Job("Mirrored", "chief: {replicas: 1}",
+                  "    devices: {kind: pjrt, count: 8, slice: v5e-8}\n"),
+              "job.yaml:6:44: program.devices.slice: expected devices of kind tpu beside a slice, "
+              "got: pjrt"},
+        Wrong{"ASliceOfOtherSize",
+              Job("", "chief: {replicas: 1}",
+                  "    devices: {kind: tpu, slice: v5e-8}\n    mesh: {batch: 2}\n"),
+              "job.yaml:5:33: program.devices.slice: expected a slice of the 2 devices that a "
+              "process uses, got: v5e-8 of 8"},
+        Wrong{"ASliceForOneDevice",
+              Job("OneDevice", "chief: {replicas: 1}", "    devices: {kind: tpu, slice: v5e-8}\n"),
+              "job.yaml:3:3: spec.strategy: `OneDevice` trains on one device, got: devices.slice: "
+              "v5e-8, of 8"},
         Wrong{"PjrtInManyProcesses",
               Job("MultiWorkerMirrored", "worker: {replicas: 2}", "    devices: {kind: pjrt}\n"),
               "job.yaml:6:21: program.devices.kind: expected cpu or discrete in 2 processes: "
-              "collectives of pjrt's devices do not leave their process, got: pjrt"},
+              "collectives of a plugin's devices do not leave their process, got: pjrt"},
         Wrong{"AnOrderOfSumsOnPjrt",
               Job("Mirrored", "chief: {replicas: 1}",
                   "    devices: {kind: pjrt, count: 2}\n    mirrored: {cross_device_ops: Ring}\n"),
