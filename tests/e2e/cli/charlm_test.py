@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "support"))
 from metrics_file import steps_of  # noqa: E402
 
-TIMEOUT = 300
+TIMEOUT = 1500  # of one run, also of a sanitized program
 EXAMPLE = (ROOT / "deploy" / "examples" / "charlm.yaml").read_text()
 GOLDEN = json.loads((ROOT / "tests" / "testdata" / "charlm" / "golden.json").read_text())
 MESH = "mesh: {batch: 4, model: 2}"

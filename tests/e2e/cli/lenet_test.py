@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "support"))
 from metrics_file import steps_of  # noqa: E402
 
-TIMEOUT = 300
+TIMEOUT = 1500  # of one run, also of a sanitized program
 EXAMPLE = (ROOT / "deploy" / "examples" / "lenet.yaml").read_text()
 MESH = "mesh: {batch: 2, h: 2, w: 2}"
 LAYOUT = "layout:\n      inputs: {x: [batch, h, w]}"

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "support"))
 from metrics_file import steps_of  # noqa: E402
 
-TIMEOUT = 300
+TIMEOUT = 1500  # of one run, also of a sanitized program
 BATCH = 64
 EXAMPLE = (ROOT / "deploy" / "examples" / "resnet.yaml").read_text()
 GOLDEN = json.loads((ROOT / "tests" / "testdata" / "resnet" / "golden.json").read_text())
