@@ -62,8 +62,8 @@ Status CheckAll(std::span<const T> labels, int64_t classes, std::span<const int6
 
 }  // namespace
 
-DType LabelType(const IdxFiles& files, DType in_file) {
-  return files.labels_as.value_or(in_file == DType::kU8 ? DType::kI32 : in_file);
+DType LabelType(const std::optional<DType>& labels_as, DType in_file) {
+  return labels_as.value_or(in_file == DType::kU8 ? DType::kI32 : in_file);
 }
 
 bool MayCut(DType from, DType to) { return IsFloat(from) && !IsFloat(to); }
@@ -71,15 +71,18 @@ bool MayCut(DType from, DType to) { return IsFloat(from) && !IsFloat(to); }
 Status CheckKept(DType from, std::span<const std::byte> label, DType to, int64_t example,
                  std::string_view file) {
   if (!MayCut(from, to)) return OkStatus();
-  const double value = mesh::WithElementType(from, [&](auto element) -> double {
-    MT_CHECK(label.size() == sizeof element);
-    std::memcpy(&element, label.data(), sizeof element);
-    return element;
-  });
   const double limit = Limit(to), least = to == DType::kU8 ? 0 : -limit;
-  if (value == std::trunc(value) && value >= least && value < limit) return OkStatus();
-  return InvalidArgument(At(file, example) + Text(value) +
-                         ", which labels_as: " + std::string(mesh::DTypeName(to)) + " would cut");
+  return mesh::WithElementType(from, [&](auto element) -> Status {
+    for (; !label.empty(); label = label.subspan(sizeof element)) {
+      MT_CHECK(label.size() >= sizeof element);
+      std::memcpy(&element, label.data(), sizeof element);
+      const auto value = static_cast<double>(element);
+      if (value == std::trunc(value) && value >= least && value < limit) continue;
+      return InvalidArgument(At(file, example) + Text(value) + ", which labels_as: " +
+                             std::string(mesh::DTypeName(to)) + " would cut");
+    }
+    return OkStatus();
+  });
 }
 
 Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const int64_t> examples,

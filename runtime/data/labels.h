@@ -7,11 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "runtime/base/status.h"
-#include "runtime/data/spec.h"
 #include "runtime/mesh/tensor.h"
 
 namespace meshtrain::data {
@@ -19,12 +19,13 @@ namespace meshtrain::data {
 // The type of the labels in batches, where the file has `in_file`: what `labels_as` says, else the
 // file's own. Small whole numbers (u8) become i32, which holds them all and is what class numbers
 // are elsewhere.
-mesh::DType LabelType(const IdxFiles& files, mesh::DType in_file);
+mesh::DType LabelType(const std::optional<mesh::DType>& labels_as, mesh::DType in_file);
 
 // Whether labels of type `from` may lose something on their way to `to`: fractions, or numbers that
 // are too large. Rounding from f64 to f32 is not meant.
 bool MayCut(mesh::DType from, mesh::DType to);
-// Error: the label of `example`, `label` in its stored type `from`, is not a number of type `to`.
+// Error: one of the numbers that the label of `example` is made of, in its stored type `from`, is
+// not a number of type `to`.
 Status CheckKept(mesh::DType from, std::span<const std::byte> label, mesh::DType to,
                  int64_t example, std::string_view file);
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/base/check.h"
 #include "runtime/base/text.h"
 #include "runtime/mesh/cast.h"
 #include "runtime/mesh/shape.h"
@@ -58,25 +59,30 @@ std::optional<mesh::Dims> ParseShape(std::string_view text) {
 
 }  // namespace
 
-Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
+Result<NpyHead> ParseNpyHead(std::string_view front, int64_t file_bytes, const std::string& file) {
   const auto damaged = [&](const std::string& what) { return DataLoss(file + ": " + what); };
-  if (!bytes.starts_with(kMagic) || bytes.size() < 10) {
+  if (!front.starts_with(kMagic) || front.size() < 10) {
     return damaged("byte 0: expected a .npy file, got: other bytes");
   }
-  const auto byte = [&](size_t at) { return static_cast<size_t>(static_cast<uint8_t>(bytes[at])); };
+  const auto byte = [&](size_t at) { return static_cast<size_t>(static_cast<uint8_t>(front[at])); };
   const size_t version = byte(6);
   if (version < 1 || version > 3) {
     return damaged("byte 6: expected version 1, 2 or 3 of .npy, got: " + std::to_string(version));
   }
   const size_t begin = version == 1 ? 10 : 12;
-  if (bytes.size() < begin) return damaged("expected a header, got: the file's end");
+  if (front.size() < begin) return damaged("expected a header, got: the file's end");
   size_t length = byte(8) | byte(9) << 8;
   if (version > 1) length |= byte(10) << 16 | byte(11) << 24;
-  if (length > bytes.size() - begin) {
+  if (static_cast<int64_t>(begin + length) > file_bytes) {
     return damaged("byte 8: expected a header of " + std::to_string(length) +
-                   " bytes, got: " + std::to_string(bytes.size() - begin));
+                   " bytes, got: " + std::to_string(file_bytes - static_cast<int64_t>(begin)));
   }
-  const std::string_view header = bytes.substr(begin, length);
+  if (static_cast<int64_t>(begin + length) > kMaxNpyHead) {
+    return InvalidArgument(file + ": byte 8: expected a header of at most " +
+                           std::to_string(kMaxNpyHead) + " bytes, got: " + std::to_string(length));
+  }
+  MT_CHECK(begin + length <= front.size());
+  const std::string_view header = front.substr(begin, length);
   const auto descr = After(header, "descr");
   const auto order = After(header, "fortran_order");
   const auto shape = After(header, "shape");
@@ -85,9 +91,6 @@ Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
     return damaged(
         "byte " + std::to_string(begin) +
         ": expected a header with descr, fortran_order and shape, got: " + Excerpt(header));
-  }
-  if (!order->starts_with("False")) {
-    return InvalidArgument(file + ": expected elements in C order, got: Fortran order");
   }
   std::optional<DType> dtype;
   for (const auto& [type, name] : kTypes) {
@@ -99,26 +102,42 @@ Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
     }
   }
   if (!dtype) {
-    return InvalidArgument(file +
-                           ": expected elements of <f4, <f8, <f2, <i4, <i8, |u1 or |b1, got: " +
-                           Excerpt(descr->substr(0, descr->find(','))));
+    const std::string_view got = descr->substr(0, descr->find(','));
+    return InvalidArgument(
+        file + ": byte " + std::to_string(begin) +
+        ": expected elements of <f4, <f8, <f2, <i4, <i8, |u1 or |b1, got: " + Excerpt(got) +
+        (got.starts_with("'|O") ? " (Python objects, pickled)" : ""));
+  }
+  if (!order->starts_with("False")) {
+    return InvalidArgument(file + ": byte " + std::to_string(begin) +
+                           ": expected elements in C order (numpy.ascontiguousarray), got: "
+                           "Fortran order");
   }
   if (dims->size() > kMaxRank) {
     return damaged("expected at most " + std::to_string(kMaxRank) +
                    " dimensions, got: " + std::to_string(dims->size()));
   }
   // Their product may not overflow.
-  const std::string_view elements = bytes.substr(begin + length);
-  int64_t left = static_cast<int64_t>(elements.size()) / mesh::DTypeBytes(*dtype);
+  const auto first = static_cast<int64_t>(begin + length);
+  const int64_t there = file_bytes - first;
+  int64_t left = there / mesh::DTypeBytes(*dtype);
   for (const int64_t dim : *dims) left = dim == 0 ? 0 : left / dim;
   const bool empty = std::find(dims->begin(), dims->end(), 0) != dims->end();
-  const TensorType type{*dtype, *dims};
-  if ((!empty && left < 1) || static_cast<int64_t>(elements.size()) != type.num_bytes()) {
-    return damaged("expected the elements of an array of shape " +
+  TensorType type{*dtype, *dims};
+  if ((!empty && left < 1) || there != type.num_bytes()) {
+    return damaged("byte " + std::to_string(first) +
+                   ": expected the elements of an array of shape " +
                    std::string(shape->substr(0, shape->find(')') + 1)) +
-                   ", got: " + std::to_string(elements.size()) + " bytes");
+                   ", got: " + std::to_string(there) + " bytes");
   }
-  Tensor out(type);
+  return NpyHead{std::move(type), first};
+}
+
+Result<Tensor> ParseNpy(std::string_view bytes, const std::string& file) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  MT_ASSIGN_OR_RETURN(const NpyHead head, ParseNpyHead(bytes, size, file));
+  Tensor out(head.type);
+  const std::string_view elements = bytes.substr(static_cast<size_t>(head.begin));
   if (!elements.empty()) std::memcpy(out.mutable_bytes().data(), elements.data(), elements.size());
   return out;
 }

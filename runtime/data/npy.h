@@ -6,6 +6,7 @@
 // that says what it is. Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -14,8 +15,19 @@
 
 namespace meshtrain::data {
 
-// `file`: what errors call it. Errors: kDataLoss for bytes that are no .npy file or are cut off,
-// kInvalidArgument for an element type or an order that is not read here.
+// What stands before the elements.
+struct NpyHead {
+  mesh::TensorType type;
+  int64_t begin = 0;  // the byte of the first element
+};
+// The longest head that is read.
+inline constexpr int64_t kMaxNpyHead = 64 << 10;
+
+// Of a file of `file_bytes` that begins with `front`: all of it, or at least kMaxNpyHead bytes.
+// `file`: what errors call it. Errors: kDataLoss for bytes that are no .npy file or more or fewer
+// than the head promises, kInvalidArgument for an element type or an order that is not read here.
+Result<NpyHead> ParseNpyHead(std::string_view front, int64_t file_bytes, const std::string& file);
+// The whole array. Errors: the same.
 Result<mesh::Tensor> ParseNpy(std::string_view bytes, const std::string& file);
 // The bytes of a file of version 1.0; of bf16, which numpy has not, as f32.
 std::string FormatNpy(const mesh::Tensor& tensor);

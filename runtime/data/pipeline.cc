@@ -303,7 +303,7 @@ class Pipeline::Impl {
       c_.order->Reset(++pass_);
       return std::optional<Batch>();
     }
-    MT_RETURN_IF_ERROR(source_->Ensure(*std::max_element(indices_.begin(), indices_.end()) + 1));
+    MT_RETURN_IF_ERROR(source_->Load(indices_));
     if (c_.labels_as) {
       for (const int64_t index : indices_) {
         MT_RETURN_IF_ERROR(CheckKept(source_->element()[cast_labels_].dtype,

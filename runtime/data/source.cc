@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "runtime/base/check.h"
 #include "runtime/data/sources/sources.h"
 
 namespace meshtrain::data {
@@ -20,11 +22,60 @@ mesh::TensorType ElementOf(const mesh::TensorType& whole) {
 
 int64_t Taken(int64_t there, int64_t take) { return take < 0 ? there : std::min(there, take); }
 
-Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
+namespace {
+
+// Every nth of another source's.
+class PartOfSource final : public Source {
+ public:
+  PartOfSource(std::unique_ptr<Source> whole, int64_t first, int64_t every)
+      : whole_(std::move(whole)), first_(first), every_(every) {}
+
+  int64_t size() const override { return (whole_->size() - 1 - first_) / every_ + 1; }
+  const std::vector<mesh::TensorType>& element() const override { return whole_->element(); }
+  std::vector<std::string> names() const override { return whole_->names(); }
+  Status Ensure(int64_t end) override {
+    return end == 0 ? OkStatus() : whole_->Ensure(At(end - 1) + 1);
+  }
+  Status Load(std::span<const int64_t> elements) override {
+    loaded_.clear();
+    for (const int64_t element : elements) loaded_.push_back(At(element));
+    return whole_->Load(loaded_);
+  }
+  std::span<const std::byte> Row(int component, int64_t index) const override {
+    return whole_->Row(component, At(index));
+  }
+  std::string file(int component) const override { return whole_->file(component); }
+  int64_t ExampleOf(int64_t element) const override { return whole_->ExampleOf(At(element)); }
+  std::optional<mesh::DType> labels_as() const override { return whole_->labels_as(); }
+
+ private:
+  int64_t At(int64_t element) const { return first_ + element * every_; }
+
+  const std::unique_ptr<Source> whole_;
+  const int64_t first_, every_;
+  std::vector<int64_t> loaded_;
+};
+
+Result<std::unique_ptr<Source>> OpenWhole(const SourceSpec& spec) {
   if (const auto* idx = std::get_if<IdxFiles>(&spec.from)) return OpenIdx(*idx, spec.take);
+  if (const auto* npy = std::get_if<NpyFiles>(&spec.from)) return OpenNpy(*npy, spec.take);
   if (const auto* text = std::get_if<TextFile>(&spec.from)) return OpenText(*text, spec.take);
   if (const auto* own = std::get_if<OwnSource>(&spec.from)) return own->open(spec.take);
   return OpenArrays(std::get<MemoryArrays>(spec.from), spec.take);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
+  MT_CHECK(spec.first >= 0 && spec.every >= 1);
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> whole, OpenWhole(spec));
+  if (spec.first == 0 && spec.every == 1) return whole;
+  if (spec.first >= whole->size()) {
+    return InvalidArgument("data: expected an element for each of " + std::to_string(spec.every) +
+                           " parts, got: " + std::to_string(whole->size()));
+  }
+  return std::unique_ptr<Source>(
+      std::make_unique<PartOfSource>(std::move(whole), spec.first, spec.every));
 }
 
 }  // namespace meshtrain::data

@@ -1,7 +1,8 @@
-// Where elements come from: a numbered list of tuples of host tensors, read from the front as far
-// as is asked.
+// Where elements come from: a numbered list of tuples of host tensors, of which only what is asked
+// for is read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,8 +30,12 @@ class Source {
   // Makes elements [0, end) readable. Errors: those of the file behind it; the same again on the
   // next call.
   virtual Status Ensure(int64_t end) = 0;
-  // The bytes of a component of an element below the last Ensure's end; valid while the source
-  // lives.
+  // Makes these elements readable, until the next Load. A source that can read one element without
+  // those before it does that here, and nothing in Ensure; others read from the front on.
+  virtual Status Load(std::span<const int64_t> elements) {
+    return Ensure(*std::max_element(elements.begin(), elements.end()) + 1);
+  }
+  // The bytes of a component of an element that is readable.
   virtual std::span<const std::byte> Row(int component, int64_t index) const = 0;
 
   // What errors about a component of an element call it: example `ExampleOf(element)` of

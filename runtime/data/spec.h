@@ -26,6 +26,14 @@ struct IdxFiles {
   std::optional<mesh::DType> labels_as = {};
 };
 
+// Elements (image, label) of two arrays as numpy.save leaves them, which share their first
+// dimension. A label may be an array too. Nothing is kept: each batch is read by itself.
+struct NpyFiles {
+  std::string images;
+  std::string labels;
+  std::optional<mesh::DType> labels_as = {};  // as IdxFiles
+};
+
 // Elements (x, y) u8[length], windows of a plain text: x the numbers of its characters (bytes), y
 // those of the characters that follow each. y becomes i32 in batches.
 //   "hello", length 2 -> "he" "el", "ll" "lo"; with stride 1 also "el" "ll"
@@ -60,11 +68,13 @@ struct OwnSource {
   std::function<Result<std::unique_ptr<Source>>(int64_t take)> open;
 };
 
-using SourceOptions = std::variant<IdxFiles, MemoryArrays, TextFile, OwnSource>;
+using SourceOptions = std::variant<IdxFiles, MemoryArrays, TextFile, NpyFiles, OwnSource>;
 struct SourceSpec {
   SourceOptions from;
   int64_t take =
       -1;  // at most so many elements, from the front; -1: all. Nothing behind them is read.
+  // Of those the elements first, first + every, ... are this source's.
+  int64_t first = 0, every = 1;
 };
 
 // x * factor, in f32 (f64 stays f64). A factor that is 1/n for a whole n (0.00392156862745098 =

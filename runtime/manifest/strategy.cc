@@ -31,9 +31,14 @@ void CheckBesideServers(Problems& problems, const Program& program) {
       {&program.data.train.from, "data.train."},
       {program.data.test ? &program.data.test->from : nullptr, "data.test."}};
   for (const auto& [from, prefix] : sources) {
-    if (from == nullptr || from->kind.empty() || from->kind == "idx") continue;
+    const std::vector<std::string> known = {"idx", "npy"};
+    if (from == nullptr || from->kind.empty() ||
+        std::find(known.begin(), known.end(), from->kind) != known.end()) {
+      continue;
+    }
     refuse(std::string(prefix) + from->kind,
-           "expected idx under ParameterServer, whose workers open the data by themselves, got: " +
+           "expected " + Join(known, " or ") +
+               " under ParameterServer, whose workers open the data by themselves, got: " +
                from->kind);
   }
   if (program.strict) {

@@ -93,7 +93,7 @@ Status MoveTestData(const std::string& folder, manifest::Program* program) {
   }
   if (moved) return OkStatus();
   return InvalidArgument(program->Where("data.test") +
-                         ": expected a source of files (idx, text), got: " + source.kind);
+                         ": expected a source of files (idx, npy, text), got: " + source.kind);
 }
 
 }  // namespace meshtrain::recipe

@@ -61,7 +61,7 @@ class IdxSource final : public Source {
     return component == 0 ? files_.images : files_.labels;
   }
   std::optional<mesh::DType> labels_as() const override {
-    return LabelType(files_, element_[1].dtype);
+    return LabelType(files_.labels_as, element_[1].dtype);
   }
 
  private:

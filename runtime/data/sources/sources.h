@@ -12,6 +12,7 @@ using choice::Options;
 
 // As OpenSource.
 Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take);
+Result<std::unique_ptr<Source>> OpenNpy(const NpyFiles& files, int64_t take);
 Result<std::unique_ptr<Source>> OpenText(const TextFile& text, int64_t take);
 Result<std::unique_ptr<Source>> OpenArrays(const MemoryArrays& arrays, int64_t take);
 

@@ -86,6 +86,7 @@
 
 #define MT_SOURCES(ROW) \
   ROW(Idx, Idx)         \
+  ROW(Npy, Npy)         \
   ROW(Text, Text)
 
 namespace meshtrain::manifest {

@@ -107,6 +107,19 @@ Field ClassOption() {
                       .sample = "1"});
 }
 
+std::vector<Field> FilesAndLabels(std::string_view images, std::string_view labels,
+                                  std::string_view sample) {
+  return {field::Required(
+              option::Text("images", {.about = images, .shows = Shows::kData, .sample = sample})),
+          field::Required(
+              option::Text("labels", {.about = labels, .shows = Shows::kData, .sample = sample})),
+          option::Word("labels_as", {"i32", "i64", "f32", "f64"},
+                       {.about = "The type of labels. One that it would cut is an error.",
+                        .fallback = "the file's, u8 as i32",
+                        .shows = Shows::kData,
+                        .sample = "i64"})};
+}
+
 std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own) {
   std::vector<Field> all = {
       option::NumberOrOneOf("learning_rate", {.above = 0}, Schedules(),

@@ -32,6 +32,10 @@ std::vector<Field> CrossentropyOptions();  // reduction and from_logits
 Field FigureNameOption(std::string_view sample, std::string_view beside = "");
 Field ClassOption();  // of those that ask which examples are positive
 
+// Of sources: images, labels and labels_as, where `sample` is the name of a file.
+std::vector<Field> FilesAndLabels(std::string_view images, std::string_view labels,
+                                  std::string_view sample);
+
 // Of optimizers: what every one takes, and then its own. `rate`: the learning rate that holds where
 // the text gives none.
 std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own);

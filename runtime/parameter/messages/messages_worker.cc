@@ -43,6 +43,11 @@ void Fields(auto& walk, Of<data::IdxFiles> auto& m) {
   walk(m.labels, MT_WIRE(labels));
   walk(m.labels_as, MT_WIRE(labels_as));
 }
+void Fields(auto& walk, Of<data::NpyFiles> auto& m) {
+  walk(m.images, MT_WIRE(images));
+  walk(m.labels, MT_WIRE(labels));
+  walk(m.labels_as, MT_WIRE(labels_as));
+}
 void Fields(auto& walk, Of<data::TextFile> auto& m) {
   walk(m.file, MT_WIRE(file));
   walk(m.length, MT_WIRE(length));
@@ -62,7 +67,7 @@ void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.name, MT_WIRE(name));
   walk.OneOf(m.spec.source.from, "expected a known source of a dataset",
              As<data::IdxFiles>(MT_WIRE(idx)), As<data::MemoryArrays>(MT_WIRE(arrays)),
-             As<data::TextFile>(MT_WIRE(text)));
+             As<data::TextFile>(MT_WIRE(text)), As<data::NpyFiles>(MT_WIRE(npy)));
   walk(m.spec.source.take, MT_WIRE(take));
   walk(m.spec.stages, MT_WIRE(stages));
   walk(m.spec.classes, MT_WIRE(classes));

@@ -17,7 +17,7 @@ TEST(LabelsTest, BatchesCarryTheFilesTypeUnlessAnotherIsAskedFor) {
   EXPECT_EQ(LabelType({}, DType::kF64), DType::kF64);
   EXPECT_EQ(LabelType({}, DType::kI32), DType::kI32);
   EXPECT_EQ(LabelType({}, DType::kU8), DType::kI32);
-  EXPECT_EQ(LabelType({.labels_as = DType::kI64}, DType::kF32), DType::kI64);
+  EXPECT_EQ(LabelType(DType::kI64, DType::kF32), DType::kI64);
 }
 
 template <typename T>

@@ -23,8 +23,8 @@ std::string File(std::string header, std::string_view elements, char version = 1
   out += version;
   out += '\0';
   out += static_cast<char>(header.size() & 0xff);
-  out += static_cast<char>(header.size() >> 8);
-  if (version > 1) out += std::string(2, '\0');
+  out += static_cast<char>(header.size() >> 8 & 0xff);
+  if (version > 1) out += std::string{static_cast<char>(header.size() >> 16), '\0'};
   return out + header + std::string(elements);
 }
 
@@ -88,6 +88,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Header", File("{'descr': '<f4'}", ""), "expected a header with descr"},
         Bad{"Fortran", File("{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", "abcd"),
             "got: Fortran order", kBad},
+        Bad{"Pickled", File("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "abcd"),
+            "got: '|O' (Python objects, pickled)", kBad},
+        Bad{"LongHeader", File(std::string(70 << 10, ' '), "", 2),
+            "byte 8: expected a header of at most 65536 bytes, got: ", kBad},
         Bad{"BigEndian", File("{'descr': '>f4', 'fortran_order': False, 'shape': (1,)}", "abcd"),
             "got: '>f4'", kBad},
         Bad{"ShortWholes", File("{'descr': '<i2', 'fortran_order': False, 'shape': (2,)}", "abcd"),

@@ -40,6 +40,7 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
     const data::SourceOptions made = SourceOf({.kind = std::string(entry.name)});
     EXPECT_EQ(std::holds_alternative<data::TextFile>(made), entry.name == "text");
     EXPECT_EQ(std::holds_alternative<data::IdxFiles>(made), entry.name == "idx");
+    EXPECT_EQ(std::holds_alternative<data::NpyFiles>(made), entry.name == "npy");
   }
   std::vector<std::string_view> fields = {"program", "strategy", "checkpoint"};
   for (const auto& field : manifest::ProgramFields()) fields.push_back(field.name);

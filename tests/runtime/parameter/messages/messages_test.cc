@@ -129,6 +129,12 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
     const auto& files =
         std::get<data::IdxFiles>(std::get<Dataset>(load.entries[0]).spec.source.from);
     EXPECT_EQ(files.labels_as, labels_as);
+    idx.spec.source.from = data::NpyFiles{"a.npy", "b.npy", labels_as};
+    const LoadRequest npy = RoundTrip(LoadRequest{7, 3, 2, {idx}, {}});
+    const auto& arrays_of =
+        std::get<data::NpyFiles>(std::get<Dataset>(npy.entries[0]).spec.source.from);
+    EXPECT_EQ(arrays_of.images + arrays_of.labels, "a.npyb.npy");
+    EXPECT_EQ(arrays_of.labels_as, labels_as);
   }
 
   EXPECT_EQ(RoundTrip(WorkerSetUpReply{5}).boot, 5u);

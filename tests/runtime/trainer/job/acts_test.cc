@@ -50,6 +50,10 @@ std::string Text(const data::PipelineSpec& spec) {
       return fmt::format("idx {} {} {}", f.images, f.labels,
                          f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
     }
+    std::string operator()(const data::NpyFiles& f) const {
+      return fmt::format("npy {} {} {}", f.images, f.labels,
+                         f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
+    }
     std::string operator()(const data::MemoryArrays&) const { return "arrays"; }
     std::string operator()(const data::TextFile& t) const {
       return fmt::format("text {} {} {} {} {} {}", t.file, t.length, t.stride, t.alphabet,

@@ -1,0 +1,166 @@
+// Arrays as numpy.save leaves them.
+#include "runtime/data/npy.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/file.h"
+#include "runtime/data/labels.h"
+#include "runtime/data/sources/sources.h"
+
+namespace meshtrain::data {
+namespace {
+
+using mesh::TensorType;
+
+struct Array {
+  std::string path;
+  FileDescriptor file;
+  NpyHead head;
+};
+
+// Bytes [at, at + out.size()) of the file, which has them. Fewer where the file ends before.
+Result<size_t> ReadAt(const FileDescriptor& file, int64_t at, std::span<std::byte> out,
+                      const std::string& path) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(file.get(), out.data() + done, out.size() - done, at + static_cast<int64_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "cannot read", path);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+Result<Array> OpenArray(const std::string& path) {
+  Array array{.path = path, .file = {}, .head = {}};
+  MT_ASSIGN_OR_RETURN(array.file, OpenFile(path, O_RDONLY));
+  struct stat info {};
+  if (::fstat(array.file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
+  std::string front(static_cast<size_t>(std::min<int64_t>(info.st_size, kMaxNpyHead)), '\0');
+  MT_ASSIGN_OR_RETURN(const size_t n,
+                      ReadAt(array.file, 0, std::as_writable_bytes(std::span(front)), path));
+  front.resize(n);
+  MT_ASSIGN_OR_RETURN(array.head, ParseNpyHead(front, info.st_size, path));
+  if (array.head.type.rank() == 0) {
+    return InvalidArgument(path + ": expected an array of examples, [N, ...], got: one number");
+  }
+  return array;
+}
+
+class NpySource final : public Source {
+ public:
+  NpySource(NpyFiles files, std::array<Array, 2> arrays, int64_t size)
+      : files_(std::move(files)), size_(size), arrays_(std::move(arrays)) {
+    for (const Array& array : arrays_) element_.push_back(ElementOf(array.head.type));
+  }
+  int64_t size() const override { return size_; }
+  const std::vector<TensorType>& element() const override { return element_; }
+
+  Status Ensure(int64_t end) override {
+    MT_CHECK(end <= size_);
+    return OkStatus();
+  }
+
+  Status Load(std::span<const int64_t> elements) override {
+    loaded_.assign(elements.begin(), elements.end());
+    std::sort(loaded_.begin(), loaded_.end());
+    loaded_.erase(std::unique(loaded_.begin(), loaded_.end()), loaded_.end());
+    for (size_t c = 0; c < arrays_.size(); ++c) {
+      const auto bytes = static_cast<size_t>(element_[c].num_bytes());
+      rows_[c].resize(loaded_.size() * bytes);
+      // What follows each other in the file is read at once.
+      for (size_t begin = 0, end; begin < loaded_.size(); begin = end) {
+        end = begin + 1;
+        while (end < loaded_.size() && loaded_[end] == loaded_[end - 1] + 1) ++end;
+        const auto into = std::span(rows_[c]).subspan(begin * bytes, (end - begin) * bytes);
+        MT_RETURN_IF_ERROR(ReadRows(static_cast<int>(c), loaded_[begin], into));
+      }
+    }
+    return OkStatus();
+  }
+
+  std::span<const std::byte> Row(int component, int64_t index) const override {
+    const auto at = std::lower_bound(loaded_.begin(), loaded_.end(), index);
+    MT_CHECK(at != loaded_.end() && *at == index);
+    const auto bytes = static_cast<size_t>(element_[component].num_bytes());
+    return std::span(rows_[component])
+        .subspan(static_cast<size_t>(at - loaded_.begin()) * bytes, bytes);
+  }
+  std::string file(int component) const override { return arrays_[component].path; }
+  std::optional<mesh::DType> labels_as() const override {
+    return LabelType(files_.labels_as, element_[1].dtype);
+  }
+
+ private:
+  // The elements from `first` on that `out` takes.
+  Status ReadRows(int component, int64_t first, std::span<std::byte> out) const {
+    const Array& array = arrays_[component];
+    const int64_t at = array.head.begin + first * element_[component].num_bytes();
+    MT_ASSIGN_OR_RETURN(const size_t n, ReadAt(array.file, at, out, array.path));
+    if (n < out.size()) {
+      return DataLoss(array.path + ": byte " + std::to_string(at + static_cast<int64_t>(n)) +
+                      ": expected the array as it was opened, " + array.head.type.ToString() +
+                      ", got: its end");
+    }
+    if (array.head.type.dtype != mesh::DType::kBool) return OkStatus();
+    const auto wrong = std::find_if(out.begin(), out.end(),
+                                    [](std::byte b) { return std::to_integer<int>(b) > 1; });
+    if (wrong == out.end()) return OkStatus();
+    return DataLoss(
+        array.path + ": byte " + std::to_string(at + (wrong - out.begin())) +
+        ": expected a bool, 0 or 1, got: " + std::to_string(std::to_integer<int>(*wrong)));
+  }
+
+  const NpyFiles files_;
+  const int64_t size_;
+  const std::array<Array, 2> arrays_;
+  std::vector<TensorType> element_;
+  std::vector<int64_t> loaded_;  // each once, in order
+  std::array<std::vector<std::byte>, 2> rows_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> OpenNpy(const NpyFiles& files, int64_t take) {
+  MT_ASSIGN_OR_RETURN(Array images, OpenArray(files.images));
+  MT_ASSIGN_OR_RETURN(Array labels, OpenArray(files.labels));
+  const int64_t count = images.head.type.dims[0];
+  if (labels.head.type.dims[0] != count) {
+    return InvalidArgument(files.labels + ": expected " + std::to_string(count) +
+                           " labels, as many as examples in " + files.images +
+                           ", got: " + labels.head.type.ToString());
+  }
+  const int64_t size = Taken(count, take);
+  for (const Array* array : {&images, &labels}) {
+    if (size > 0 && ElementOf(array->head.type).num_elements() > 0) continue;
+    return InvalidArgument(array->path +
+                           ": expected at least one element, got: " + array->head.type.ToString() +
+                           (take == 0 ? ", of which 0 are taken" : ""));
+  }
+  return std::unique_ptr<Source>(
+      std::make_unique<NpySource>(files, std::array{std::move(images), std::move(labels)}, size));
+}
+
+namespace by_name {
+
+SourceOptions Npy(const Options& options) {
+  NpyFiles files{.images = options.Text("images"), .labels = options.Text("labels")};
+  if (const auto type = mesh::ParseDType(options.Text("labels_as")); type.ok()) {
+    files.labels_as = *type;
+  }
+  return files;
+}
+
+}  // namespace by_name
+}  // namespace meshtrain::data
