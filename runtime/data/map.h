@@ -12,11 +12,12 @@
 
 namespace meshtrain::data {
 
-// The value of one op; what each op computes is said in spec.h.
+// The value of one op, which works value by value (scale, normalize, cast); what each computes is
+// said in spec.h.
 mesh::Tensor ApplyMap(const MapOp& op, const mesh::Tensor& x);
 
-// A chain of ops, compiled for one input type: u8 in becomes a table of 256 results, bit-equal to
-// the ops in turn. Immutable, so any thread may use it.
+// A chain of such ops, compiled for one input type: u8 in becomes a table of 256 results, bit-equal
+// to the ops in turn. Immutable, so any thread may use it.
 class MapChain {
  public:
   // Errors: kInvalidArgument for a deviation of zero or a factor that is not finite.

@@ -1,6 +1,6 @@
-// The order of elements, as streams of indices: what shuffle, batch and repeat do, without touching
-// a byte of data. That makes skipping ahead (restoring a cursor) cheap and exact. Pure but for the
-// state that each stream keeps.
+// The order of elements, as streams of their numbers: what shuffle, batch and repeat do, without
+// touching a byte of data. That makes skipping ahead (restoring a cursor) cheap and exact. Pure but
+// for the state that each stream keeps.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,8 @@
 #include <random>
 #include <utility>
 #include <vector>
+
+#include "runtime/data/element.h"
 
 namespace meshtrain::data {
 
@@ -21,19 +23,23 @@ class Stream {
   virtual bool Next(T* out) = 0;
 };
 
-class Count final : public Stream<int64_t> {
+class Count final : public Stream<Element> {
  public:
   explicit Count(int64_t size) : size_(size) {}
-  void Reset(int64_t) override { next_ = 0; }
-  bool Next(int64_t* out) override {
+  void Reset(int64_t pass) override {
+    next_ = 0;
+    pass_ = pass;
+  }
+  bool Next(Element* out) override {
     if (next_ >= size_) return false;
-    *out = next_++;
+    *out = {next_++, pass_};
     return true;
   }
 
  private:
   int64_t size_;
   int64_t next_ = 0;
+  int64_t pass_ = 0;
 };
 
 // Uniform in [0, bound), the same on every machine (std::uniform_int_distribution is not): Lemire,
@@ -124,23 +130,23 @@ class Repeated final : public Stream<T> {
   int64_t done_ = 0;
 };
 
-class Batched final : public Stream<std::vector<int64_t>> {
+class Batched final : public Stream<std::vector<Element>> {
  public:
-  Batched(std::unique_ptr<Stream<int64_t>> input, int64_t size, bool drop_remainder)
+  Batched(std::unique_ptr<Stream<Element>> input, int64_t size, bool drop_remainder)
       : input_(std::move(input)),
         size_(static_cast<size_t>(size)),
         drop_remainder_(drop_remainder) {}
 
   void Reset(int64_t pass) override { input_->Reset(pass); }
-  bool Next(std::vector<int64_t>* out) override {
+  bool Next(std::vector<Element>* out) override {
     out->clear();
-    int64_t index = 0;
-    while (out->size() < size_ && input_->Next(&index)) out->push_back(index);
+    Element element;
+    while (out->size() < size_ && input_->Next(&element)) out->push_back(element);
     return out->size() == size_ || (!out->empty() && !drop_remainder_);
   }
 
  private:
-  std::unique_ptr<Stream<int64_t>> input_;
+  std::unique_ptr<Stream<Element>> input_;
   size_t size_;
   bool drop_remainder_;
 };

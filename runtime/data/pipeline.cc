@@ -11,16 +11,15 @@
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/thread.h"
+#include "runtime/data/component_map.h"
 #include "runtime/data/cursor.h"
 #include "runtime/data/labels.h"
-#include "runtime/data/map.h"
 #include "runtime/data/order.h"
 #include "runtime/data/source.h"
 
 namespace meshtrain::data {
 namespace {
 
-using mesh::Dims;
 using mesh::Tensor;
 using mesh::TensorType;
 
@@ -31,9 +30,9 @@ std::string Num(int64_t n) { return std::to_string(n); }
 
 // What the stages add up to.
 struct Compiled {
-  std::unique_ptr<Stream<std::vector<int64_t>>> order;
-  std::vector<MapChain> maps;  // per component
-  int64_t steps = 0;           // per pass, see steps_per_epoch()
+  std::unique_ptr<Stream<std::vector<Element>>> order;
+  std::vector<ComponentMap> maps;  // per component
+  int64_t steps = 0;               // per pass, see steps_per_epoch()
   int64_t batch = 0;
   int64_t last_batch = 0;                // the short one of a pass; == batch where there is none
   int64_t prefetch = 0;                  // 0: no thread
@@ -63,7 +62,7 @@ class Compiler {
     if (labels_ < 0) return;
     const mesh::DType stored = source_.element()[labels_].dtype;
     const mesh::DType type = source_.labels_as().value_or(stored);
-    if (type != stored) ops_[labels_].push_back(Cast{type});
+    if (type != stored) ops_[labels_].push_back({Cast{type}});
     if (MayCut(stored, type)) out_.labels_as = type;
   }
 
@@ -72,8 +71,8 @@ class Compiler {
     out_.order = std::move(batches_);
     out_.steps = count_;
     for (size_t c = 0; c < ops_.size(); ++c) {
-      MT_ASSIGN_OR_RETURN(MapChain chain, MapChain::Create(ops_[c], source_.element()[c].dtype));
-      out_.maps.push_back(std::move(chain));
+      MT_ASSIGN_OR_RETURN(ComponentMap map, ComponentMap::Create(ops_[c], source_.element()[c]));
+      out_.maps.push_back(std::move(map));
     }
     return std::move(out_);
   }
@@ -96,8 +95,7 @@ class Compiler {
       return Bad("map: expected a component below " + Num(static_cast<int64_t>(ops_.size())) +
                  ", got: " + Num(s.component));
     }
-    auto& ops = ops_[s.component];
-    ops.insert(ops.end(), s.ops.begin(), s.ops.end());
+    for (const MapOp& op : s.ops) ops_[s.component].push_back({op, s.seed});
     return OkStatus();
   }
 
@@ -107,11 +105,11 @@ class Compiler {
     if (s.buffer < 1) return Bad("shuffle: expected a buffer of at least 1, got: " + Num(s.buffer));
     Note("shuffle", s.buffer, s.seed, s.reshuffle);
     if (batches_ != nullptr) {
-      batches_ = std::make_unique<Shuffled<std::vector<int64_t>>>(std::move(batches_), s.buffer,
+      batches_ = std::make_unique<Shuffled<std::vector<Element>>>(std::move(batches_), s.buffer,
                                                                   s.seed, s.reshuffle);
     } else {
       elements_ =
-          std::make_unique<Shuffled<int64_t>>(std::move(elements_), s.buffer, s.seed, s.reshuffle);
+          std::make_unique<Shuffled<Element>>(std::move(elements_), s.buffer, s.seed, s.reshuffle);
     }
     return OkStatus();
   }
@@ -142,9 +140,9 @@ class Compiler {
     Note("repeat", s.count, 0, 0);
     endless_ = endless_ || s.count < 0;
     if (batches_ != nullptr) {
-      batches_ = std::make_unique<Repeated<std::vector<int64_t>>>(std::move(batches_), s.count);
+      batches_ = std::make_unique<Repeated<std::vector<Element>>>(std::move(batches_), s.count);
     } else {
-      elements_ = std::make_unique<Repeated<int64_t>>(std::move(elements_), s.count);
+      elements_ = std::make_unique<Repeated<Element>>(std::move(elements_), s.count);
     }
     return OkStatus();
   }
@@ -160,23 +158,17 @@ class Compiler {
   const Source& source_;
   const int labels_;
   std::string where_;
-  std::unique_ptr<Stream<int64_t>> elements_;
-  std::unique_ptr<Stream<std::vector<int64_t>>> batches_;
+  std::unique_ptr<Stream<Element>> elements_;
+  std::unique_ptr<Stream<std::vector<Element>>> batches_;
   int64_t count_;
   bool endless_ = false;  // repeated for ever before the batch stage: every batch is full
-  std::vector<std::vector<MapOp>> ops_;
+  std::vector<std::vector<SeededOp>> ops_;
   Compiled out_;
 };
 
 int PlaceOf(std::string_view name, const std::vector<std::string>& names) {
   const auto at = std::find(names.begin(), names.end(), name);
   return at == names.end() ? -1 : static_cast<int>(at - names.begin());
-}
-
-TensorType BatchType(const TensorType& element, mesh::DType dtype, int64_t size) {
-  Dims dims{size};
-  dims.insert(dims.end(), element.dims.begin(), element.dims.end());
-  return {dtype, std::move(dims)};
 }
 
 }  // namespace
@@ -248,7 +240,7 @@ class Pipeline::Impl {
     pass_ = cursor.epoch;
     c_.order->Reset(pass_);
     for (int64_t i = 0; i < cursor.batch; ++i) {
-      if (c_.order->Next(&indices_)) continue;
+      if (c_.order->Next(&elements_)) continue;
       c_.order->Reset(pass_ = position_.epoch = position_.batch = 0);
       return InvalidArgument("data: expected a cursor of at most " + Num(i) +
                              " batches in a pass, got: " + cursor.ToString());
@@ -299,51 +291,31 @@ class Pipeline::Impl {
 
   // By the prefetch thread while it runs, else by the caller.
   Result<std::optional<Batch>> Make() {
-    if (!c_.order->Next(&indices_)) {
+    if (!c_.order->Next(&elements_)) {
       c_.order->Reset(++pass_);
       return std::optional<Batch>();
     }
-    MT_RETURN_IF_ERROR(source_->Load(indices_));
+    Batch batch;
+    batch.names = names_;
+    batch.size = static_cast<int64_t>(elements_.size());
+    for (const Element& element : elements_) batch.elements.push_back(element.index);
+    MT_RETURN_IF_ERROR(source_->Load(batch.elements));
     if (c_.labels_as) {
-      for (const int64_t index : indices_) {
+      for (const int64_t index : batch.elements) {
         MT_RETURN_IF_ERROR(CheckKept(source_->element()[cast_labels_].dtype,
                                      source_->Row(cast_labels_, index), *c_.labels_as,
                                      source_->ExampleOf(index), source_->file(cast_labels_)));
       }
     }
-    Batch batch;
-    batch.names = names_;
-    batch.size = static_cast<int64_t>(indices_.size());
-    batch.elements = indices_;
+    std::vector<MapInput> inputs(elements_.size());
     for (size_t c = 0; c < c_.maps.size(); ++c) {
-      batch.components.push_back(Gather(static_cast<int>(c)));
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        const auto [index, pass] = elements_[i];
+        inputs[i] = {source_->ExampleOf(index), pass, source_->Row(static_cast<int>(c), index)};
+      }
+      batch.components.push_back(c_.maps[c].Run(inputs));
     }
     return std::optional<Batch>(std::move(batch));
-  }
-
-  Tensor Gather(int component) const {
-    const TensorType& element = source_->element()[component];
-    const MapChain& map = c_.maps[component];
-    const auto size = static_cast<int64_t>(indices_.size());
-    Tensor out(BatchType(element, map.output(), size));
-    // A table look-up maps row by row; other maps run once over the gathered rows.
-    const bool by_row = element.dtype == mesh::DType::kU8;
-    Tensor gathered = by_row ? Tensor() : Tensor(BatchType(element, element.dtype, size));
-    std::span<std::byte> rest = by_row ? out.mutable_bytes() : gathered.mutable_bytes();
-    for (const int64_t index : indices_) {
-      const std::span<const std::byte> row = source_->Row(component, index);
-      if (by_row) {
-        const auto row_out =
-            static_cast<size_t>(element.num_elements() * mesh::DTypeBytes(map.output()));
-        map.Run(row, rest.first(row_out));
-        rest = rest.subspan(row_out);
-      } else {
-        std::memcpy(rest.data(), row.data(), row.size());
-        rest = rest.subspan(row.size());
-      }
-    }
-    if (!by_row) map.Run(gathered.bytes(), out.mutable_bytes());
-    return out;
   }
 
   void Prefetch(std::stop_token stop) {
@@ -379,7 +351,7 @@ class Pipeline::Impl {
   Compiled c_;
   const std::shared_ptr<const std::vector<std::string>> names_;
   const int cast_labels_;  // the component that c_.labels_as is of
-  std::vector<int64_t> indices_;
+  std::vector<Element> elements_;
   int64_t pass_ = 0;
   // The caller's.
   Cursor position_;
@@ -469,8 +441,7 @@ std::set<int64_t> Pipeline::batch_sizes() const {
 std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
   std::vector<TensorType> types;
   for (size_t c = 0; c < impl_->compiled().maps.size(); ++c) {
-    types.push_back(
-        BatchType(impl_->source().element()[c], impl_->compiled().maps[c].output(), size));
+    types.push_back(BatchOf(impl_->compiled().maps[c].output(), size));
   }
   return types;
 }

@@ -91,12 +91,40 @@ struct Normalize {
 struct Cast {
   mesh::DType to = mesh::DType::kF32;
 };
-using MapOp = std::variant<Scale, Normalize, Cast>;
+
+// The others are of images, [height, width] or [height, width, channels], and move values without
+// changing any. What they draw is said in augment.h.
+
+// Left and right change places, or top and bottom, each for one image in two.
+struct RandomFlip {
+  bool horizontal = true;
+  bool vertical = false;
+};
+// What is cut out of an image that has `padding` rows and columns of zeros on each side.
+struct Window {
+  int64_t height = 0, width = 0;
+  int64_t padding = 0;
+};
+// The window, anywhere: each place is as likely.
+struct RandomCrop {
+  Window window;
+};
+// The window in the middle; of two middles the one further up or left.
+struct CenterCrop {
+  Window window;
+};
+using MapOp = std::variant<Scale, Normalize, Cast, RandomFlip, RandomCrop, CenterCrop>;
 
 struct MapStage {
   std::vector<MapOp> ops;  // in order
   int component = 0;       // the features
+  // What random ops draw from. Those of one stage draw independently of each other; the same op of
+  // another component with the same seed draws the same, so that an image and its mask stay one.
+  uint64_t seed = 0;
 };
+// The ops for examples on which a model is evaluated: nothing is random. A flip is left out, a
+// random crop becomes the one in the middle.
+std::vector<MapOp> ForEvaluation(std::vector<MapOp> ops);
 // Promises that the source is read and decoded once. Holds for the sources there are: decoded
 // elements stay in memory in their stored type (an u8 takes a quarter of its mapped f32, and
 // mapping it is one table look-up).

@@ -26,20 +26,39 @@ constexpr MapRow kMapOps[] = {
      [](const manifest::Options& o) -> data::MapOp {
        return data::Cast{mesh::ParseDType(o.Text("cast")).value()};
      }},
+    {"random_flip",
+     [](const manifest::Options& o) -> data::MapOp {
+       return data::RandomFlip{.horizontal = o.Bool("horizontal", true),
+                               .vertical = o.Bool("vertical", false)};
+     }},
+    {"random_crop",
+     [](const manifest::Options& o) -> data::MapOp {
+       const auto size = o.Ints("size").value_or(std::vector<int64_t>{0, 0});
+       return data::RandomCrop{
+           {.height = size[0], .width = size[1], .padding = o.Int("padding", 0)}};
+     }},
 };
 
 // Options that name a file, of any source.
 constexpr std::string_view kFileOptions[] = {"images", "labels", "file"};
 
-void AddCommonStages(const Data& from, data::PipelineSpec* out) {
+std::vector<data::MapOp> MapOf(const Data& from) {
   std::vector<data::MapOp> ops;
   for (const Choice& choice : from.map) {
     for (const MapRow& row : kMapOps) {
       if (row.kind == choice.kind) ops.push_back(row.make(choice.options));
     }
   }
-  if (!ops.empty()) out->stages.emplace_back(data::MapStage{std::move(ops), 0});
+  return ops;
+}
+
+void AddCommonStages(const Data& from, data::MapStage map, data::PipelineSpec* out) {
+  if (!map.ops.empty()) out->stages.emplace_back(std::move(map));
   if (from.cache) out->stages.emplace_back(data::CacheStage{});
+}
+// Of examples that nothing is trained on.
+void AddEvaluationStages(const Data& from, data::PipelineSpec* out) {
+  AddCommonStages(from, {.ops = data::ForEvaluation(MapOf(from))}, out);
 }
 
 }  // namespace
@@ -47,7 +66,7 @@ void AddCommonStages(const Data& from, data::PipelineSpec* out) {
 data::PipelineSpec TrainPipeline(const manifest::Program& program) {
   const Data& from = program.data;
   data::PipelineSpec out{.source = SourceOf(from.train)};
-  AddCommonStages(from, &out);
+  AddCommonStages(from, {.ops = MapOf(from), .seed = static_cast<uint64_t>(program.seed)}, &out);
   if (from.shuffle) {
     const int64_t seed = from.shuffle->seed.value_or(program.seed);
     out.stages.emplace_back(data::ShuffleStage{.buffer = from.shuffle->buffer,
@@ -63,7 +82,7 @@ data::PipelineSpec TrainPipeline(const manifest::Program& program) {
 data::PipelineSpec TestPipeline(const manifest::Program& program) {
   const Data& from = program.data;
   data::PipelineSpec out{.source = SourceOf(from.test.value_or(manifest::Source{}))};
-  AddCommonStages(from, &out);
+  AddEvaluationStages(from, &out);
   // Every example is evaluated once, whatever `drop_remainder` says of training: dropping some
   // would change the figures with the batch size.
   out.stages.emplace_back(data::BatchStage{from.batch, /*drop_remainder=*/false});
@@ -73,7 +92,7 @@ data::PipelineSpec TestPipeline(const manifest::Program& program) {
 
 data::PipelineSpec PredictPipeline(const manifest::Program& program, data::MemoryArrays features) {
   data::PipelineSpec out{.source = {.from = std::move(features)}};
-  AddCommonStages(program.data, &out);
+  AddEvaluationStages(program.data, &out);
   out.stages.emplace_back(
       data::BatchStage{manifest::PartOfBatch(program), /*drop_remainder=*/false});
   return out;

@@ -1,6 +1,7 @@
 // Keys, and one group of a stream, without the kernels that make many: StableHLO's rows need only
 // these (pjrt/ops/random.cc).
 #include "runtime/device/cpu/philox.h"
+#include "runtime/mesh/philox.h"
 
 namespace meshtrain::device::cpu {
 
@@ -9,17 +10,8 @@ std::array<uint32_t, 4> PhiloxGroup(const PhiloxKey& key, uint64_t group) {
   const uint64_t low = begin + group;
   const uint64_t high =
       (uint64_t{key.counter[2]} | uint64_t{key.counter[3]} << 32) + (low < begin ? 1 : 0);
-  std::array<uint32_t, 4> c = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
-                               static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
-  uint32_t k0 = key.key[0], k1 = key.key[1];
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53u} * c[0], b = uint64_t{0xCD9E8D57u} * c[2];
-    c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(b),
-         static_cast<uint32_t>(a >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(a)};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return c;
+  return mesh::Philox(key.key, {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+                                static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)});
 }
 
 PhiloxKey PhiloxFromSeed(int64_t seed0, int64_t seed1) {

@@ -12,15 +12,28 @@ void Fields(auto& walk, Of<data::Normalize> auto& m) {
   walk(m.mean, MT_WIRE(mean));
   walk(m.deviation, MT_WIRE(deviation));
 }
+void Fields(auto& walk, Of<data::RandomFlip> auto& m) {
+  walk(m.horizontal, MT_WIRE(horizontal));
+  walk(m.vertical, MT_WIRE(vertical));
+}
+void Fields(auto& walk, Of<data::Window> auto& m) {
+  walk(m.height, MT_WIRE(height));
+  walk(m.width, MT_WIRE(width));
+  walk(m.padding, MT_WIRE(padding));
+}
 void Fields(auto& walk, Of<data::MapOp> auto& m) {
   walk.OneOf(m, "expected a known operation of a map",
              As<data::Scale>(MT_WIRE(scale), &data::Scale::factor),
              As<data::Normalize>(MT_WIRE(normalize)),
-             As<data::Cast>(MT_WIRE(cast), &data::Cast::to));
+             As<data::Cast>(MT_WIRE(cast), &data::Cast::to),
+             As<data::RandomFlip>(MT_WIRE(random_flip)),
+             As<data::RandomCrop>(MT_WIRE(random_crop), &data::RandomCrop::window),
+             As<data::CenterCrop>(MT_WIRE(center_crop), &data::CenterCrop::window));
 }
 void Fields(auto& walk, Of<data::MapStage> auto& m) {
   walk(m.ops, MT_WIRE(ops));
   walk(m.component, MT_WIRE(component));
+  walk(m.seed, MT_WIRE(seed));
 }
 void Fields(auto& walk, Of<data::ShuffleStage> auto& m) {
   walk(m.buffer, MT_WIRE(buffer));

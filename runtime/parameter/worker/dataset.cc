@@ -26,6 +26,9 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
       if (auto* shuffle = std::get_if<data::ShuffleStage>(&stage)) {
         shuffle->seed += Spread(static_cast<uint64_t>(worker));
       }
+      if (auto* map = std::get_if<data::MapStage>(&stage)) {
+        map->seed += Spread(static_cast<uint64_t>(worker));
+      }
     }
     return spec;
   }

@@ -12,18 +12,25 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+int64_t IndexOf(const Element& element) { return element.index; }
+Ints IndexOf(const std::vector<Element>& batch) {
+  Ints out;
+  for (const Element& element : batch) out.push_back(element.index);
+  return out;
+}
+
 template <typename T>
-std::vector<T> Pass(Stream<T>& stream, int64_t pass) {
+auto Pass(Stream<T>& stream, int64_t pass) {
   stream.Reset(pass);
-  std::vector<T> out;
-  for (T item; stream.Next(&item);) out.push_back(item);
+  std::vector<decltype(IndexOf(T()))> out;
+  for (T item; stream.Next(&item);) out.push_back(IndexOf(item));
   T after;
   EXPECT_FALSE(stream.Next(&after));
   return out;
 }
 
-Shuffled<int64_t> MakeShuffled(int64_t n, int64_t buffer, uint64_t seed, bool reshuffle = true) {
-  return Shuffled<int64_t>(std::make_unique<Count>(n), buffer, seed, reshuffle);
+Shuffled<Element> MakeShuffled(int64_t n, int64_t buffer, uint64_t seed, bool reshuffle = true) {
+  return Shuffled<Element>(std::make_unique<Count>(n), buffer, seed, reshuffle);
 }
 
 TEST(ShuffleTest, GivesEachElementOnceAndNeverAheadOfItsBuffer) {
@@ -83,8 +90,8 @@ TEST(ShuffleTest, DrawsUniformly) {
 
 TEST(RepeatTest, EachRepetitionIsAnotherPassOfItsInput) {
   auto shuffled = MakeShuffled(6, 6, 1);
-  Repeated<int64_t> twice(
-      std::make_unique<Shuffled<int64_t>>(std::make_unique<Count>(6), 6, 1, true), 2);
+  Repeated<Element> twice(
+      std::make_unique<Shuffled<Element>>(std::make_unique<Count>(6), 6, 1, true), 2);
   for (int64_t pass = 0; pass < 2; ++pass) {
     Ints want = Pass(shuffled, 2 * pass);
     const Ints second = Pass(shuffled, 2 * pass + 1);
@@ -93,12 +100,21 @@ TEST(RepeatTest, EachRepetitionIsAnotherPassOfItsInput) {
   }
 }
 
+TEST(RepeatTest, AnElementKnowsTheRunThroughTheSourceThatItIsOf) {
+  Batched across(std::make_unique<Repeated<Element>>(std::make_unique<Count>(3), 2), 2, false);
+  across.Reset(4);
+  std::vector<Element> batch;
+  std::vector<Element> all;
+  while (across.Next(&batch)) all.insert(all.end(), batch.begin(), batch.end());
+  EXPECT_EQ(all, (std::vector<Element>{{0, 8}, {1, 8}, {2, 8}, {0, 9}, {1, 9}, {2, 9}}));
+}
+
 TEST(BatchTest, KeepsOrDropsTheRemainder) {
   Batched keep(std::make_unique<Count>(5), 2, false);
   EXPECT_EQ(Pass(keep, 0), (std::vector<Ints>{{0, 1}, {2, 3}, {4}}));
   Batched drop(std::make_unique<Count>(5), 2, true);
   EXPECT_EQ(Pass(drop, 0), (std::vector<Ints>{{0, 1}, {2, 3}}));
-  Batched across(std::make_unique<Repeated<int64_t>>(std::make_unique<Count>(3), 2), 2, false);
+  Batched across(std::make_unique<Repeated<Element>>(std::make_unique<Count>(3), 2), 2, false);
   EXPECT_EQ(Pass(across, 0), (std::vector<Ints>{{0, 1}, {2, 0}, {1, 2}}));
 }
 

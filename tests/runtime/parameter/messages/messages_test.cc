@@ -86,13 +86,16 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
                         {{1, "train", {{2, 3, {DType::kF32, {4, 5}}}}}}};
   Dataset idx{
       "idx", {{data::IdxFiles{"a.gz", "b.gz", DType::kI64}, 100}, {}}, ShardPolicy::kByElement};
-  idx.spec.stages = {
-      data::MapStage{{data::Scale{0.5}, data::Normalize{1, 2}, data::Cast{DType::kF64}}, 1},
-      data::CacheStage{},
-      data::ShuffleStage{10, 3, false},
-      data::BatchStage{4, true},
-      data::RepeatStage{2},
-      data::PrefetchStage{3}};
+  idx.spec.stages = {data::MapStage{{data::Scale{0.5}, data::Normalize{1, 2},
+                                     data::Cast{DType::kF64}, data::RandomFlip{false, true},
+                                     data::RandomCrop{{3, 4, 5}}, data::CenterCrop{{6, 7, 8}}},
+                                    1,
+                                    uint64_t{1} << 63},
+                     data::CacheStage{},
+                     data::ShuffleStage{10, 3, false},
+                     data::BatchStage{4, true},
+                     data::RepeatStage{2},
+                     data::PrefetchStage{3}};
   const Tensor one = Tensor::Of<float>({2, 1}, std::vector<float>{1, 2});
   const Dataset arrays{"arrays",
                        {{data::MemoryArrays{{one, one}, "part", 5, 3}, -1},
@@ -108,6 +111,12 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
   ASSERT_EQ(back.entries.size(), 4u);
   EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.stages.size(), 6u);
   EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.source.take, 100);
+  const auto& map = std::get<data::MapStage>(std::get<Dataset>(back.entries[1]).spec.stages[0]);
+  EXPECT_EQ(map.seed, uint64_t{1} << 63);
+  EXPECT_TRUE(std::get<data::RandomFlip>(map.ops[3]).vertical);
+  EXPECT_FALSE(std::get<data::RandomFlip>(map.ops[3]).horizontal);
+  EXPECT_EQ(std::get<data::RandomCrop>(map.ops[4]).window.padding, 5);
+  EXPECT_EQ(std::get<data::CenterCrop>(map.ops[5]).window.height, 6);
   EXPECT_EQ(std::get<StepFunction>(back.entries[0]).pushes[0].parts[0].row, 3);
   ASSERT_TRUE(FillEntries(EntriesPayload(request.entries), &back.entries).ok());
   EXPECT_EQ(std::get<WorkerValue>(back.entries[3]).value.Item(), 9);

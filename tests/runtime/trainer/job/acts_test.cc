@@ -67,6 +67,16 @@ std::string Text(const data::PipelineSpec& spec) {
     std::string operator()(const data::Cast& c) const {
       return fmt::format("cast {}", mesh::DTypeName(c.to));
     }
+    std::string operator()(const data::RandomFlip& f) const {
+      return fmt::format("flip {} {}", f.horizontal, f.vertical);
+    }
+    std::string operator()(const data::Window& w) const {
+      return fmt::format("{} {} {}", w.height, w.width, w.padding);
+    }
+    std::string operator()(const data::RandomCrop& c) const { return "crop " + (*this)(c.window); }
+    std::string operator()(const data::CenterCrop& c) const {
+      return "middle " + (*this)(c.window);
+    }
     std::string operator()(const data::MapStage& m) const {
       std::string text = "map";
       for (const data::MapOp& op : m.ops) text += " " + std::visit(*this, op);
