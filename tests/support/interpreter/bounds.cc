@@ -8,6 +8,18 @@ namespace interpreter {
 
 double UnitOf(DType dtype) { return mesh::UnitRoundoff(dtype); }
 
+namespace {
+
+// What a rounding may change where the relative bound says nothing. Numbers below f16's smallest are
+// right results of many ops (softmax), and rounded to a multiple of it; those of the other types are
+// out of reach, and a backend may take its denormal ones for 0.
+double SmallestOf(DType dtype) {
+  if (dtype == DType::kF64) return 0x1p-1022;
+  return dtype == DType::kF16 ? 0x1p-24 : 0x1p-126;
+}
+
+}  // namespace
+
 double SumUnits(DType dtype, int64_t n) {
   const auto terms = static_cast<double>(n);
   return std::min(terms, dtype == DType::kF64 ? 32 + terms / 16 : 32);
@@ -67,6 +79,7 @@ void CloseBound(Array& out, size_t i) {
     }
     return;
   }
+  if (dtype == DType::kF16 && error > 0) error += SmallestOf(dtype);
   if (!(size + error <= LargestOf(dtype))) error = kUnknown;
   out.mass[i] = std::max(out.mass[i], size + error);
   // Parts that are not finite make nonsense of the whole.
@@ -78,16 +91,13 @@ void AddRounding(Array& out, size_t i, double units, double size, bool operands_
   if (operands_exact && OnGrid(dtype, out.grid, out.mass[i])) return;
   // The interpreter rounds too, to doubles.
   if (dtype == DType::kF64) units += 2;
-  const double smallest = dtype == DType::kF64   ? 0x1p-1022
-                          : dtype == DType::kF16 ? 0x1p-24
-                                                 : 0x1p-126;
   double relative = units * UnitOf(dtype);
   if (mesh::IsHalf(dtype)) {
     // Computed in f32, rounded at the end; of a sum, once more for each device that holds a part.
     constexpr double kParts = 17;
     relative = std::min(units, kParts) * UnitOf(dtype) + units * UnitOf(DType::kF32);
   }
-  out.error[i] += 1.01 * relative * size + smallest;
+  out.error[i] += 1.01 * relative * size + SmallestOf(dtype);
 }
 
 Array Moved(const Array& x, const TensorType& type, const std::vector<int64_t>& from, Number fill,
@@ -118,6 +128,11 @@ Array Given(Array array, int64_t pending_parts) {
       // Each of the others is at most 2 and is taken from the one that holds the rest.
       array.mass[i] =
           static_cast<double>(std::abs(array.at[i])) + 4.0 * static_cast<double>(pending_parts - 1);
+    }
+    // Nothing but in types of so few digits that sums of some of the parts are no numbers of them.
+    if (pending_parts > 1 && !array.mass.empty()) {
+      interpreter::AddRounding(array, i, static_cast<double>(pending_parts - 1), array.mass[i],
+                               /*operands_exact=*/true);
     }
     interpreter::CloseBound(array, i);
   }
