@@ -196,6 +196,10 @@ class Pipeline::Impl {
     labels_ = PlaceOf(labels, *names_);
   }
   void ExpectIds(std::map<std::string, int64_t> rows) { rows_ = std::move(rows); }
+  void UseOnly(std::function<std::pair<int64_t, int64_t>(int64_t)> used) {
+    MutexLock lock(mutex_);
+    used_ = std::move(used);
+  }
 
   Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
     MT_RETURN_IF_ERROR(failed_);
@@ -299,9 +303,11 @@ class Pipeline::Impl {
     batch.names = names_;
     batch.size = static_cast<int64_t>(elements_.size());
     for (const Element& element : elements_) batch.elements.push_back(element.index);
-    MT_RETURN_IF_ERROR(source_->Load(batch.elements));
+    const auto [begin, end] = UsedOf(batch.size);
+    const auto used = std::span(batch.elements).subspan(begin, end - begin);
+    if (!used.empty()) MT_RETURN_IF_ERROR(source_->Load(used));
     if (c_.labels_as) {
-      for (const int64_t index : batch.elements) {
+      for (const int64_t index : used) {
         MT_RETURN_IF_ERROR(CheckKept(source_->element()[cast_labels_].dtype,
                                      source_->Row(cast_labels_, index), *c_.labels_as,
                                      source_->ExampleOf(index), source_->file(cast_labels_)));
@@ -309,13 +315,22 @@ class Pipeline::Impl {
     }
     std::vector<MapInput> inputs(elements_.size());
     for (size_t c = 0; c < c_.maps.size(); ++c) {
-      for (size_t i = 0; i < inputs.size(); ++i) {
+      for (size_t i = begin; i < end; ++i) {
         const auto [index, pass] = elements_[i];
         inputs[i] = {source_->ExampleOf(index), pass, source_->Row(static_cast<int>(c), index)};
       }
       batch.components.push_back(c_.maps[c].Run(inputs));
     }
     return std::optional<Batch>(std::move(batch));
+  }
+
+  // Which examples of a batch are wanted.
+  std::pair<size_t, size_t> UsedOf(int64_t size) {
+    MutexLock lock(mutex_);
+    if (!used_) return {0, size};
+    const auto [begin, end] = used_(size);
+    MT_CHECK(0 <= begin && begin <= end && end <= size);
+    return {begin, end};
   }
 
   void Prefetch(std::stop_token stop) {
@@ -364,6 +379,7 @@ class Pipeline::Impl {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Result<std::optional<Batch>>> ready_ MT_GUARDED_BY(mutex_);
+  std::function<std::pair<int64_t, int64_t>(int64_t)> used_ MT_GUARDED_BY(mutex_);  // null: all
   std::jthread thread_;  // last: it uses all of the above
 };
 
@@ -396,7 +412,11 @@ Status CheckNames(const Source& source) {
 }
 
 Result<Opened> Open(const PipelineSpec& spec) {
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> source, OpenSource(spec.source));
+  SourceSpec from = spec.source;
+  for (const Stage& stage : spec.stages) {
+    from.cached = from.cached || std::holds_alternative<CacheStage>(stage);
+  }
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> source, OpenSource(from));
   MT_RETURN_IF_ERROR(CheckNames(*source));
   const int labels = PlaceOf(spec.labels, source->names());
   Compiler compiler(*source, labels);
@@ -424,6 +444,9 @@ void Pipeline::ExpectClasses(int64_t classes, std::string_view labels) {
   impl_->ExpectClasses(classes, labels);
 }
 void Pipeline::ExpectIds(std::map<std::string, int64_t> rows) { impl_->ExpectIds(std::move(rows)); }
+void Pipeline::UseOnly(std::function<std::pair<int64_t, int64_t>(int64_t)> used) {
+  impl_->UseOnly(std::move(used));
+}
 const std::vector<std::string>& Pipeline::component_names() const { return impl_->names(); }
 Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
   return impl_->Next(std::move(stop), timeout).From(Origin::kInput);

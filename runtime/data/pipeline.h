@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -60,6 +62,11 @@ class Pipeline {
   // Each of these components must hold numbers from 0 to what stands beside it, less 1: ids of rows
   // (labels.h).
   void ExpectIds(std::map<std::string, int64_t> rows);
+
+  // Of a batch of `size` examples, those from used(size).first up to used(size).second are asked of
+  // the source from now on, and the others are zeros: for a process that uses no more of a batch.
+  // Batches that are made already stay whole. `used` may be called by another thread.
+  void UseOnly(std::function<std::pair<int64_t, int64_t>(int64_t size)> used);
 
   // The next batch; nothing at the end of a pass. Errors: the source's and labels.h's (each later
   // call gives it again), kDeadlineExceeded after `timeout` (call again), all of Origin::kInput;

@@ -1,5 +1,7 @@
 #include "runtime/data/source.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -18,6 +20,20 @@ std::vector<std::string> ComponentNames(size_t count) {
 
 mesh::TensorType ElementOf(const mesh::TensorType& whole) {
   return {whole.dtype, mesh::Dims(whole.dims.begin() + 1, whole.dims.end())};
+}
+
+int64_t MaxBytesInMemory() { return ::sysconf(_SC_PHYS_PAGES) / 2 * ::sysconf(_SC_PAGE_SIZE); }
+
+void LoadedElements::Set(std::span<const int64_t> elements) {
+  all_.assign(elements.begin(), elements.end());
+  std::sort(all_.begin(), all_.end());
+  all_.erase(std::unique(all_.begin(), all_.end()), all_.end());
+}
+
+size_t LoadedElements::PlaceOf(int64_t element) const {
+  const auto at = std::lower_bound(all_.begin(), all_.end(), element);
+  MT_CHECK(at != all_.end() && *at == element);
+  return static_cast<size_t>(at - all_.begin());
 }
 
 int64_t Taken(int64_t there, int64_t take) { return take < 0 ? there : std::min(there, take); }
@@ -59,6 +75,9 @@ class PartOfSource final : public Source {
 Result<std::unique_ptr<Source>> OpenWhole(const SourceSpec& spec) {
   if (const auto* idx = std::get_if<IdxFiles>(&spec.from)) return OpenIdx(*idx, spec.take);
   if (const auto* npy = std::get_if<NpyFiles>(&spec.from)) return OpenNpy(*npy, spec.take);
+  if (const auto* folder = std::get_if<ImageFolder>(&spec.from)) {
+    return OpenImageFolder(*folder, spec.take, spec.cached);
+  }
   if (const auto* text = std::get_if<TextFile>(&spec.from)) return OpenText(*text, spec.take);
   if (const auto* own = std::get_if<OwnSource>(&spec.from)) return own->open(spec.take);
   return OpenArrays(std::get<MemoryArrays>(spec.from), spec.take);

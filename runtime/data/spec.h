@@ -34,6 +34,14 @@ struct NpyFiles {
   std::optional<mesh::DType> labels_as = {};  // as IdxFiles
 };
 
+// Elements (image u8[height, width, channels], class i32) of the PNG files in a folder that has a
+// folder for each class. Classes are numbered by their folders' names, from 0, and examples are in
+// the order of classes and then of files' names. An image is decoded when a batch needs it.
+struct ImageFolder {
+  std::string folder;
+  int64_t channels = 3;  // 1: grey, 3: red, green, blue, 4: and alpha
+};
+
 // Elements (x, y) u8[length], windows of a plain text: x the numbers of its characters (bytes), y
 // those of the characters that follow each. y becomes i32 in batches.
 //   "hello", length 2 -> "he" "el", "ll" "lo"; with stride 1 also "el" "ll"
@@ -68,13 +76,15 @@ struct OwnSource {
   std::function<Result<std::unique_ptr<Source>>(int64_t take)> open;
 };
 
-using SourceOptions = std::variant<IdxFiles, MemoryArrays, TextFile, NpyFiles, OwnSource>;
+using SourceOptions =
+    std::variant<IdxFiles, MemoryArrays, TextFile, NpyFiles, ImageFolder, OwnSource>;
 struct SourceSpec {
   SourceOptions from;
   int64_t take =
       -1;  // at most so many elements, from the front; -1: all. Nothing behind them is read.
   // Of those the elements first, first + every, ... are this source's.
   int64_t first = 0, every = 1;
+  bool cached = false;  // as CacheStage; Pipeline::Create sets it
 };
 
 // x * factor, in f32 (f64 stays f64). A factor that is 1/n for a whole n (0.00392156862745098 =
@@ -125,9 +135,10 @@ struct MapStage {
 // The ops for examples on which a model is evaluated: nothing is random. A flip is left out, a
 // random crop becomes the one in the middle.
 std::vector<MapOp> ForEvaluation(std::vector<MapOp> ops);
-// Promises that the source is read and decoded once. Holds for the sources there are: decoded
-// elements stay in memory in their stored type (an u8 takes a quarter of its mapped f32, and
-// mapping it is one table look-up).
+// Decoded elements stay in memory, in their stored type (an u8 takes a quarter of its mapped f32,
+// and mapping it is one table look-up). Without it an ImageFolder decodes an image each time; idx
+// files and texts are kept in any case, and arrays of numpy's, in which nothing is to decode,
+// never.
 struct CacheStage {};
 // tf.data's algorithm: a buffer filled from the input; draw one uniformly, put the next input in
 // its place. Another order in each pass unless `reshuffle` is false. Equal (seed, pass) give equal

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -35,6 +36,9 @@ class LoadedStep {
   // its value. Errors: kInvalidArgument naming the input, for a tensor of another type, or on the
   // mesh of another layout.
   Status Feed(size_t input, const Tensor& value);
+  // Of the first dimension of what Feed takes, the range [first, second) that the devices of this
+  // process need: what stands elsewhere is not looked at.
+  std::pair<int64_t, int64_t> FedRows(size_t input) const;
   // Feeds a tensor on the mesh, without a copy when its layout is the input's.
   Status Feed(size_t input, const DTensor& value);
   // Errors: kFailedPrecondition naming an input that was never fed; kUnavailable and

@@ -598,6 +598,20 @@ Status LoadedStep::Feed(size_t input, const Tensor& value) {
   return OkStatus();
 }
 
+std::pair<int64_t, int64_t> LoadedStep::FedRows(size_t input) const {
+  MT_CHECK(input < inputs_.size() && inputs_[input].type_.rank() > 0);
+  const DTensor& to = inputs_[input];
+  if (to.run_layout_.Canonical().IsReplicated()) return {0, to.type_.dims[0]};
+  std::pair<int64_t, int64_t> rows = {to.type_.dims[0], 0};
+  for (const int64_t rank : session_->LocalRanks(to.run_layout_.mesh())) {
+    const Layout::Slice slice = to.run_layout_.SliceOf(rank, to.type_.dims);
+    if (slice.sizes[0] == 0) continue;
+    rows.first = std::min(rows.first, slice.offsets[0]);
+    rows.second = std::max(rows.second, slice.offsets[0] + slice.sizes[0]);
+  }
+  return rows.first < rows.second ? rows : std::pair<int64_t, int64_t>(0, 0);
+}
+
 Status LoadedStep::Feed(size_t input, const DTensor& value) {
   MT_CHECK(input < inputs_.size());
   const std::string& name = plan_.local().inputs[input].name;

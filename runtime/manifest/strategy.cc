@@ -31,13 +31,13 @@ void CheckBesideServers(Problems& problems, const Program& program) {
       {&program.data.train.from, "data.train."},
       {program.data.test ? &program.data.test->from : nullptr, "data.test."}};
   for (const auto& [from, prefix] : sources) {
-    const std::vector<std::string> known = {"idx", "npy"};
+    const std::vector<std::string> known = {"idx", "npy", "image_folder"};
     if (from == nullptr || from->kind.empty() ||
         std::find(known.begin(), known.end(), from->kind) != known.end()) {
       continue;
     }
     refuse(std::string(prefix) + from->kind,
-           "expected " + Join(known, " or ") +
+           "expected one of " + Join(known, ", ") +
                " under ParameterServer, whose workers open the data by themselves, got: " +
                from->kind);
   }

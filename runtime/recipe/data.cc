@@ -39,8 +39,8 @@ constexpr MapRow kMapOps[] = {
      }},
 };
 
-// Options that name a file, of any source.
-constexpr std::string_view kFileOptions[] = {"images", "labels", "file"};
+// Options that name a file or a folder, of any source.
+constexpr std::string_view kFileOptions[] = {"images", "labels", "file", "folder"};
 
 std::vector<data::MapOp> MapOf(const Data& from) {
   std::vector<data::MapOp> ops;
@@ -105,14 +105,16 @@ Status MoveTestData(const std::string& folder, manifest::Program* program) {
   Choice& source = program->data.test->from;
   bool moved = false;
   for (const std::string_view option : kFileOptions) {
-    const std::string file = source.options.Text(option);
+    std::string file = source.options.Text(option);
+    while (file.ends_with('/')) file.pop_back();
     if (file.empty()) continue;
     source.options.Set(option, folder + "/" + file.substr(file.rfind('/') + 1));
     moved = true;
   }
   if (moved) return OkStatus();
-  return InvalidArgument(program->Where("data.test") +
-                         ": expected a source of files (idx, npy, text), got: " + source.kind);
+  return InvalidArgument(
+      program->Where("data.test") +
+      ": expected a source of files (idx, npy, image_folder, text), got: " + source.kind);
 }
 
 }  // namespace meshtrain::recipe

@@ -46,6 +46,10 @@ DistributedDataset::DistributedDataset(std::unique_ptr<data::Pipeline> pipeline,
   shared_->replicas = replicas;
   shared_->first = first;
   shared_->count = count;
+  shared_->pipeline->UseOnly([=](int64_t examples) {
+    return std::pair(RowsOf(examples, replicas, first).first,
+                     RowsOf(examples, replicas, first + count - 1).second);
+  });
 }
 
 DistributedIterator DistributedDataset::Iterate(int64_t steps) {

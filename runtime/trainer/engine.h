@@ -19,6 +19,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -102,6 +103,9 @@ class Engine {
   // How many to send ahead of the one that is taken.
   virtual int64_t ahead() const { return 1; }
 
+  // Which examples of a batch of `size`, which was planned for, this process uses: [first, second).
+  virtual std::pair<int64_t, int64_t> UsedOf(int64_t size) const { return {0, size}; }
+
   // What labels and ids must be (train::Programs); 0 and empty before Prepare.
   virtual int64_t classes() const = 0;
   virtual std::map<std::string, int64_t> rows() const = 0;
@@ -124,6 +128,17 @@ class Engine {
 inline void Expect(const Engine& engine, const train::Recipe& recipe, data::Pipeline& data) {
   data.ExpectClasses(engine.classes(), recipe.labels);
   data.ExpectIds(engine.rows());
+}
+
+// From now on `data` asks its source only for what this process uses of the batches that were
+// planned for. For data that nobody else reads.
+inline void UseOwnPart(const Engine& engine, data::Pipeline& data) {
+  std::map<int64_t, std::pair<int64_t, int64_t>> used;
+  for (const int64_t size : data.batch_sizes()) used.emplace(size, engine.UsedOf(size));
+  data.UseOnly([used = std::move(used)](int64_t size) {
+    const auto of_size = used.find(size);
+    return of_size == used.end() ? std::pair<int64_t, int64_t>(0, size) : of_size->second;
+  });
 }
 
 // Each `strategy` outlives its engine.

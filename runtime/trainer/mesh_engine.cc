@@ -167,6 +167,10 @@ class MeshEngine final : public Engine {
   }
   void DropPredictions() override { made_.clear(); }
 
+  std::pair<int64_t, int64_t> UsedOf(int64_t size) const override {
+    return runner_ ? runner_->UsedOf(size) : std::pair<int64_t, int64_t>(0, size);
+  }
+
   int64_t classes() const override { return runner_ ? runner_->programs().classes : 0; }
   std::map<std::string, int64_t> rows() const override {
     return runner_ ? runner_->programs().rows : std::map<std::string, int64_t>();

@@ -142,6 +142,24 @@ Result<train::BatchFigures> MeshRunner::EvalStep(const train::Batch& batch) {
   return Run(eval_.at(batch.size), batch);
 }
 
+std::pair<int64_t, int64_t> MeshRunner::UsedOf(int64_t size) const {
+  bool planned = false;
+  int64_t first = size, end = 0;
+  for (const BySize* steps : {&train_, &eval_}) {
+    const auto of_size = steps->find(size);
+    if (of_size == steps->end()) continue;
+    planned = true;
+    for (size_t i = 0; i < of_size->second.program.inputs.size(); ++i) {
+      const auto rows = of_size->second.step->FedRows(i);
+      if (rows.first == rows.second) continue;
+      first = std::min(first, rows.first);
+      end = std::max(end, rows.second);
+    }
+  }
+  if (!planned) return {0, size};
+  return {std::min(first, end), end};
+}
+
 Status MeshRunner::Save(const train::Position& position) {
   if (!saver_) return OkStatus();
   MT_RETURN_IF_ERROR(saver_(position));

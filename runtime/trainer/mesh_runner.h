@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -50,6 +51,10 @@ class MeshRunner final : public train::StepRunner {
   // done.
   Status PlanTraining(int64_t size);
   Status PlanEvaluation(int64_t size);
+
+  // Which examples of a batch of `size` this process uses: [first, second). All where no step for
+  // such batches is planned.
+  std::pair<int64_t, int64_t> UsedOf(int64_t size) const;
 
   Result<train::BatchFigures> TrainStep(const train::Batch& batch) override;
   Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;

@@ -165,7 +165,8 @@ TEST_F(SamplesTest, ASourceOfOnesOwnIsRefusedBesideServers) {
   const std::string text = With(Job("ParameterServer", ""), "worker: {replicas: 1}",
                                 "chief: {replicas: 1}, worker: {replicas: 2}, ps: {replicas: 1}");
   EXPECT_THAT(recipe::ParseManifest(text, "job.yaml").status().message(),
-              HasSubstr("program.data.train.waves: expected idx or npy under ParameterServer"));
+              HasSubstr("program.data.train.waves: expected one of idx, npy, image_folder under "
+                        "ParameterServer"));
 }
 
 TEST_F(SamplesTest, WhatIsReadIsWrittenAndReadsTheSame) {

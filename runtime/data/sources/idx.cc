@@ -1,8 +1,6 @@
 // Files as MNIST's.
 #include "runtime/data/idx.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -17,10 +15,6 @@ namespace {
 
 using mesh::Tensor;
 using mesh::TensorType;
-
-// Elements live in memory, so more than half of the machine's is a mistake or a gzip bomb with an
-// honest header.
-int64_t MaxBytesInMemory() { return ::sysconf(_SC_PHYS_PAGES) / 2 * ::sysconf(_SC_PAGE_SIZE); }
 
 class IdxSource final : public Source {
  public:
@@ -111,6 +105,7 @@ Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take) {
     return InvalidArgument(files.images + ": byte 4: expected at least one element, got: " +
                            images->type().ToString() + (take == 0 ? ", of which 0 are taken" : ""));
   }
+  // Or a gzip bomb with an honest header.
   if (size > MaxBytesInMemory() / images->bytes_per_item()) {
     return InvalidArgument(
         files.images + ": byte 4: expected at most " + HumanBytes(MaxBytesInMemory()) +

@@ -73,29 +73,25 @@ class NpySource final : public Source {
   }
 
   Status Load(std::span<const int64_t> elements) override {
-    loaded_.assign(elements.begin(), elements.end());
-    std::sort(loaded_.begin(), loaded_.end());
-    loaded_.erase(std::unique(loaded_.begin(), loaded_.end()), loaded_.end());
+    loaded_.Set(elements);
+    const std::vector<int64_t>& all = loaded_.all();
     for (size_t c = 0; c < arrays_.size(); ++c) {
       const auto bytes = static_cast<size_t>(element_[c].num_bytes());
-      rows_[c].resize(loaded_.size() * bytes);
+      rows_[c].resize(all.size() * bytes);
       // What follows each other in the file is read at once.
-      for (size_t begin = 0, end; begin < loaded_.size(); begin = end) {
+      for (size_t begin = 0, end; begin < all.size(); begin = end) {
         end = begin + 1;
-        while (end < loaded_.size() && loaded_[end] == loaded_[end - 1] + 1) ++end;
+        while (end < all.size() && all[end] == all[end - 1] + 1) ++end;
         const auto into = std::span(rows_[c]).subspan(begin * bytes, (end - begin) * bytes);
-        MT_RETURN_IF_ERROR(ReadRows(static_cast<int>(c), loaded_[begin], into));
+        MT_RETURN_IF_ERROR(ReadRows(static_cast<int>(c), all[begin], into));
       }
     }
     return OkStatus();
   }
 
   std::span<const std::byte> Row(int component, int64_t index) const override {
-    const auto at = std::lower_bound(loaded_.begin(), loaded_.end(), index);
-    MT_CHECK(at != loaded_.end() && *at == index);
     const auto bytes = static_cast<size_t>(element_[component].num_bytes());
-    return std::span(rows_[component])
-        .subspan(static_cast<size_t>(at - loaded_.begin()) * bytes, bytes);
+    return std::span(rows_[component]).subspan(loaded_.PlaceOf(index) * bytes, bytes);
   }
   std::string file(int component) const override { return arrays_[component].path; }
   std::optional<mesh::DType> labels_as() const override {
@@ -126,7 +122,7 @@ class NpySource final : public Source {
   const int64_t size_;
   const std::array<Array, 2> arrays_;
   std::vector<TensorType> element_;
-  std::vector<int64_t> loaded_;  // each once, in order
+  LoadedElements loaded_;
   std::array<std::vector<std::byte>, 2> rows_;
 };
 

@@ -84,9 +84,10 @@
   ROW(Mse, MeanSquaredError)                                        \
   ROW(Mae, MeanAbsoluteError)
 
-#define MT_SOURCES(ROW) \
-  ROW(Idx, Idx)         \
-  ROW(Npy, Npy)         \
+#define MT_SOURCES(ROW)         \
+  ROW(Idx, Idx)                 \
+  ROW(Npy, Npy)                 \
+  ROW(ImageFolder, ImageFolder) \
   ROW(Text, Text)
 
 namespace meshtrain::manifest {

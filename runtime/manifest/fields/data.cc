@@ -113,11 +113,17 @@ std::optional<Node> WriteMap(const Data& data) {
 
 void ReadCache(Fields& in, Data& data) {
   data.cache = in.Bool("cache", true);
-  if (!data.cache) {
-    in.Wrong("cache", "true (the sources that there are keep decoded examples in memory)");
+  if (data.cache) return;
+  for (const Source* source : {&data.train, data.test ? &*data.test : nullptr}) {
+    if (source == nullptr || source->from.kind == "image_folder") continue;
+    in.Wrong("cache", "true (of the sources that there are image_folder alone can do without)");
+    return;
   }
 }
-std::optional<Node> WriteCache(const Data&) { return std::nullopt; }
+std::optional<Node> WriteCache(const Data& data) {
+  if (data.cache) return std::nullopt;
+  return field::ToNode(false);
+}
 
 void ReadRepeat(Fields& in, Data& data) {
   const Node* repeat = in.Get("repeat");
@@ -186,7 +192,7 @@ std::vector<Field> DataFields() {
                    .shows = Shows::kPermits,
                    .sample = "true",
                    .beside = "{data: {batch: 33}}"}),
-      field::Own<Data>("cache", "true", ReadCache, WriteCache,
+      field::Own<Data>("cache", "true; of image_folder also false", ReadCache, WriteCache,
                        {.about = "Decoded examples stay in memory.",
                         .fallback = "true",
                         .shows = Shows::kData,

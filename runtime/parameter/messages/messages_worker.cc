@@ -61,6 +61,10 @@ void Fields(auto& walk, Of<data::NpyFiles> auto& m) {
   walk(m.labels, MT_WIRE(labels));
   walk(m.labels_as, MT_WIRE(labels_as));
 }
+void Fields(auto& walk, Of<data::ImageFolder> auto& m) {
+  walk(m.folder, MT_WIRE(folder));
+  walk(m.channels, MT_WIRE(channels));
+}
 void Fields(auto& walk, Of<data::TextFile> auto& m) {
   walk(m.file, MT_WIRE(file));
   walk(m.length, MT_WIRE(length));
@@ -80,7 +84,8 @@ void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.name, MT_WIRE(name));
   walk.OneOf(m.spec.source.from, "expected a known source of a dataset",
              As<data::IdxFiles>(MT_WIRE(idx)), As<data::MemoryArrays>(MT_WIRE(arrays)),
-             As<data::TextFile>(MT_WIRE(text)), As<data::NpyFiles>(MT_WIRE(npy)));
+             As<data::TextFile>(MT_WIRE(text)), As<data::NpyFiles>(MT_WIRE(npy)),
+             As<data::ImageFolder>(MT_WIRE(image_folder)));
   walk(m.spec.source.take, MT_WIRE(take));
   walk(m.spec.stages, MT_WIRE(stages));
   walk(m.spec.classes, MT_WIRE(classes));

@@ -225,7 +225,11 @@ class MeshJob final : public JobStages {
     const membership::Team::Busy busy(team_.get(), "planning");
     MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
     Expect(*engine_, declared_->recipe(), *job_.train);
-    if (job_.test) Expect(*engine_, declared_->recipe(), *job_.test);
+    UseOwnPart(*engine_, *job_.train);
+    if (job_.test) {
+      Expect(*engine_, declared_->recipe(), *job_.test);
+      UseOwnPart(*engine_, *job_.test);
+    }
     MT_ASSIGN_OR_RETURN(initial_weights_,
                         InitialWeightsOf(program, declared_->recipe().model->parameters()));
     return OkStatus();

@@ -235,6 +235,39 @@ TEST(AugmentTest, ImagesAreTheSameWhoeverOfSeveralProcessesMakesThem) {
       Collect(*Make({Augmenting(), BatchStage{3}}, std::move(mine)), 3, &dealt);
     }
     EXPECT_EQ(dealt, want) << processes;
+    // Each uses its rows of every batch; the rest is zeros.
+    const std::vector<Stage> stages = {Augmenting(), ShuffleStage{.buffer = 23, .seed = 4},
+                                       BatchStage{7}};
+    Seen cut;
+    for (int64_t p = 0; p < processes; ++p) {
+      const auto used = [=](int64_t size) {
+        const int64_t chunk = (size + processes - 1) / processes;
+        return std::pair(std::min(size, p * chunk), std::min(size, (p + 1) * chunk));
+      };
+      auto pipeline = Make(stages);
+      pipeline->UseOnly(used);
+      for (int64_t pass = 0; pass < 3;) {
+        const auto batch = pipeline->Next();
+        ASSERT_TRUE(batch.ok());
+        if (!*batch) {
+          ++pass;
+          continue;
+        }
+        const auto [begin, end] = used((*batch)->size);
+        const auto images = (**batch)["x"].values<float>();
+        for (int64_t i = 0; i < (*batch)->size; ++i) {
+          const auto image = images.subspan(static_cast<size_t>(i) * 90, 90);
+          const int64_t number = (**batch)["y"].values<int64_t>()[static_cast<size_t>(i)];
+          if (i < begin || i >= end) {
+            EXPECT_EQ(number, 0);
+            continue;
+          }
+          EXPECT_TRUE(
+              cut.emplace(std::pair(pass, number), std::vector(image.begin(), image.end())).second);
+        }
+      }
+    }
+    EXPECT_EQ(cut, want) << processes;
   }
 }
 

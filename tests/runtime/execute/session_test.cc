@@ -5,7 +5,10 @@
 
 #include <numeric>
 
+#include "runtime/collective/local.h"
 #include "runtime/execute/function.h"
+#include "runtime/execute/loaded_step.h"
+#include "runtime/program/ops.h"
 
 namespace meshtrain::execute {
 namespace {
@@ -152,6 +155,41 @@ TEST_P(SessionTest, RepackSplitsAlongEveryDimensionAndRefusesOrAllowsUnevenShard
   const auto uneven = RepackLocalTensor(*session_, y, L("{batch, *}", mesh_), Uneven::kAllow);
   ASSERT_TRUE(uneven.ok()) << uneven.status().message();
   EXPECT_EQ(Values(session_->ToHost(*uneven).value()), Values(y));
+}
+
+// A step is prepared, not run: nobody answers its collectives.
+TEST(FedRowsTest, AreThoseThatTheDevicesOfTheProcessTake) {
+  using Rows = std::pair<int64_t, int64_t>;
+  const Mesh mesh = Mesh::Parse("batch=4").value().OverProcesses(2).value();
+  const auto rows_of = [&](const std::string& layout, int64_t rows, bool isolated) {
+    std::vector<Rows> all;
+    for (const int process : {0, 1}) {
+      const auto session =
+          Session::Create({.isolated = isolated,
+                           .process = process,
+                           .communicator = [](const Mesh& m, uint64_t)
+                               -> Result<std::unique_ptr<collective::Communicator>> {
+                             return collective::MakeLocalCommunicator(m);
+                           }})
+              .value();
+      Function twice(*session, "twice", {"x"}, [](const Value& x) -> Outputs {
+        return {{"y", x + x}};
+      });
+      const auto step = twice.Prepare(std::vector{TensorType{DType::kF32, {rows, 4}}},
+                                      std::vector{L(layout, mesh)});
+      EXPECT_TRUE(step.ok()) << step.status().message();
+      all.push_back((*step)->FedRows(0));
+    }
+    return all;
+  };
+  for (const bool isolated : {false, true}) {
+    SCOPED_TRACE(isolated);
+    EXPECT_EQ(rows_of("{batch, *}", 8, isolated), (std::vector<Rows>{{0, 4}, {4, 8}}));
+    EXPECT_EQ(rows_of("{batch, *}", 3, isolated), (std::vector<Rows>{{0, 2}, {2, 3}}));
+    EXPECT_EQ(rows_of("{batch, *}", 1, isolated), (std::vector<Rows>{{0, 1}, {0, 0}}));
+    EXPECT_EQ(rows_of("{*, batch}", 5, isolated), (std::vector<Rows>{{0, 5}, {0, 5}}));
+    EXPECT_EQ(rows_of("{*, *}", 5, isolated), (std::vector<Rows>{{0, 5}, {0, 5}}));
+  }
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
     EXPECT_EQ(std::holds_alternative<data::TextFile>(made), entry.name == "text");
     EXPECT_EQ(std::holds_alternative<data::IdxFiles>(made), entry.name == "idx");
     EXPECT_EQ(std::holds_alternative<data::NpyFiles>(made), entry.name == "npy");
+    EXPECT_EQ(std::holds_alternative<data::ImageFolder>(made), entry.name == "image_folder");
   }
   std::vector<std::string_view> fields = {"program", "strategy", "checkpoint"};
   for (const auto& field : manifest::ProgramFields()) fields.push_back(field.name);

@@ -145,6 +145,12 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
     EXPECT_EQ(arrays_of.images + arrays_of.labels, "a.npyb.npy");
     EXPECT_EQ(arrays_of.labels_as, labels_as);
   }
+  idx.spec.source.from = data::ImageFolder{"images", 4};
+  const LoadRequest pictures = RoundTrip(LoadRequest{7, 3, 2, {idx}, {}});
+  const auto& folder =
+      std::get<data::ImageFolder>(std::get<Dataset>(pictures.entries[0]).spec.source.from);
+  EXPECT_EQ(folder.folder, "images");
+  EXPECT_EQ(folder.channels, 4);
 
   EXPECT_EQ(RoundTrip(WorkerSetUpReply{5}).boot, 5u);
   EXPECT_EQ(RoundTrip(LoadRequest{7, 3, 2, {value}, {{2, "c"}}}).cursors[0].cursor, "c");

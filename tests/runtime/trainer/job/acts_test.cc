@@ -54,6 +54,9 @@ std::string Text(const data::PipelineSpec& spec) {
       return fmt::format("npy {} {} {}", f.images, f.labels,
                          f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
     }
+    std::string operator()(const data::ImageFolder& f) const {
+      return fmt::format("image_folder {} {}", f.folder, f.channels);
+    }
     std::string operator()(const data::MemoryArrays&) const { return "arrays"; }
     std::string operator()(const data::TextFile& t) const {
       return fmt::format("text {} {} {} {} {} {}", t.file, t.length, t.stride, t.alphabet,
