@@ -1,6 +1,7 @@
 #include "cli/manifest.h"
 
 #include <istream>
+#include <memory>
 #include <ostream>
 #include <utility>
 
@@ -35,35 +36,45 @@ Result<manifest::Manifest> ReadManifest(const std::string& file,
 
 namespace {
 
-Result<recipe::Batches> BatchesOf(data::PipelineSpec spec) {
-  MT_ASSIGN_OR_RETURN(const auto pipeline, data::Pipeline::Create(std::move(spec)));
-  return recipe::Batches{pipeline->BatchTypes(pipeline->batch_size()), pipeline->batch_sizes()};
+using OpenedData = std::unique_ptr<data::Pipeline>;
+
+recipe::Batches BatchesOf(const data::Pipeline& data) {
+  return {data.BatchTypes(data.batch_size()), data.batch_sizes()};
+}
+
+// Of the two that are there.
+Result<DataBatches> BatchesOf(const OpenedData& train, const OpenedData& test) {
+  if (train && test) MT_RETURN_IF_ERROR(data::CheckSameClasses(*train, *test));
+  DataBatches batches;
+  if (train) batches.train = BatchesOf(*train);
+  if (test) batches.test = BatchesOf(*test);
+  return batches;
 }
 
 }  // namespace
 
 Result<DataBatches> ReadBatches(const manifest::Program& program) {
-  DataBatches batches;
-  MT_ASSIGN_OR_RETURN(batches.train, BatchesOf(recipe::TrainPipeline(program)));
+  OpenedData train, test;
+  MT_ASSIGN_OR_RETURN(train, data::Pipeline::Create(recipe::TrainPipeline(program)));
   if (program.data.test) {
-    MT_ASSIGN_OR_RETURN(batches.test, BatchesOf(recipe::TestPipeline(program)));
+    MT_ASSIGN_OR_RETURN(test, data::Pipeline::Create(recipe::TestPipeline(program)));
   }
-  return batches;
+  return BatchesOf(train, test);
 }
 
 Result<DataBatches> ReadBatchesHere(const manifest::Program& program, bool may_be_elsewhere) {
-  DataBatches batches;
-  const auto read = [&](data::PipelineSpec spec, std::optional<recipe::Batches>* out) -> Status {
-    auto found = BatchesOf(std::move(spec));
+  OpenedData train, test;
+  const auto open = [&](data::PipelineSpec spec, OpenedData* out) -> Status {
+    auto found = data::Pipeline::Create(std::move(spec));
     if (found.ok()) *out = std::move(*found);
     if (found.ok() || may_be_elsewhere || found.status().code() == StatusCode::kNotFound) {
       return OkStatus();
     }
     return found.status();
   };
-  MT_RETURN_IF_ERROR(read(recipe::TrainPipeline(program), &batches.train));
-  if (program.data.test) MT_RETURN_IF_ERROR(read(recipe::TestPipeline(program), &batches.test));
-  return batches;
+  MT_RETURN_IF_ERROR(open(recipe::TrainPipeline(program), &train));
+  if (program.data.test) MT_RETURN_IF_ERROR(open(recipe::TestPipeline(program), &test));
+  return BatchesOf(train, test);
 }
 
 Status CheckBatches(const manifest::Manifest& manifest, const DataBatches& batches) {

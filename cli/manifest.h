@@ -30,7 +30,7 @@ struct DataBatches {
   std::optional<recipe::Batches> train;
   std::optional<recipe::Batches> test;
 };
-// Errors: those of opening the files, of kInput.
+// Errors: those of opening the files, and data::CheckSameClasses', of kInput.
 Result<DataBatches> ReadBatches(const manifest::Program& program);
 // The batches of the data that is here. Errors: those of files that are here and are no data of
 // their kind; none where `may_be_elsewhere`.

@@ -1,5 +1,6 @@
 #include "runtime/data/labels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <type_traits>
 
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 #include "runtime/mesh/element_type.h"
 
 namespace meshtrain::data {
@@ -96,6 +98,20 @@ Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const
       return CheckAll(labels.values<T>(), classes, examples, file);
     }
   });
+}
+
+Status CheckSameClasses(std::span<const std::string> train, std::span<const std::string> test,
+                        std::string_view train_file, std::string_view test_file) {
+  if (train.empty() || test.empty()) return OkStatus();
+  const auto [a, b] = std::mismatch(train.begin(), train.end(), test.begin(), test.end());
+  if (a == train.end() && b == test.end()) return OkStatus();
+  const auto name = [](auto at, auto end) {
+    return at == end ? "none" : "`" + Printable(*at) + "`";
+  };
+  return InvalidArgument(std::string(test_file) + ": expected the classes of " +
+                         std::string(train_file) + ", of which number " +
+                         std::to_string(a - train.begin()) + " is " + name(a, train.end()) +
+                         ", got: " + name(b, test.end()));
 }
 
 Status CheckIds(const mesh::Tensor& ids, int64_t rows, std::span<const int64_t> examples,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "runtime/base/status.h"
@@ -33,6 +34,11 @@ Status CheckKept(mesh::DType from, std::span<const std::byte> label, mesh::DType
 // of the i-th of the N. With 2 classes a fraction is one, too: a probability.
 Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const int64_t> examples,
                     std::string_view file);
+
+// Error: classes of `test_file` that are not those of `train_file`, so that the numbers of labels
+// mean two things. Where either does not know its classes' names, nothing is said.
+Status CheckSameClasses(std::span<const std::string> train, std::span<const std::string> test,
+                        std::string_view train_file, std::string_view test_file);
 
 // Error: one of `ids` [N, ...], whole numbers, is none of the `rows` of the table that they number.
 Status CheckIds(const mesh::Tensor& ids, int64_t rows, std::span<const int64_t> examples,

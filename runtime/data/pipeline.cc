@@ -256,6 +256,9 @@ class Pipeline::Impl {
   const Compiled& compiled() const { return c_; }
   const Source& source() const { return *source_; }
   const std::vector<std::string>& names() const { return *names_; }
+  std::string labels_file() const {
+    return cast_labels_ < 0 ? "data" : source_->file(cast_labels_);
+  }
 
  private:
   Result<std::optional<Batch>> Handed(Result<std::optional<Batch>> item) {
@@ -365,7 +368,7 @@ class Pipeline::Impl {
   std::unique_ptr<Source> source_;
   Compiled c_;
   const std::shared_ptr<const std::vector<std::string>> names_;
-  const int cast_labels_;  // the component that c_.labels_as is of
+  const int cast_labels_;  // the component of the spec's labels; -1: it has none
   std::vector<Element> elements_;
   int64_t pass_ = 0;
   // The caller's.
@@ -467,6 +470,13 @@ std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
     types.push_back(BatchOf(impl_->compiled().maps[c].output(), size));
   }
   return types;
+}
+
+Status CheckSameClasses(const Pipeline& train, const Pipeline& test) {
+  const Pipeline::Impl &a = *train.impl_, &b = *test.impl_;
+  return CheckSameClasses(a.source().classes(), b.source().classes(), a.labels_file(),
+                          b.labels_file())
+      .From(Origin::kInput);
 }
 
 }  // namespace meshtrain::data

@@ -96,9 +96,14 @@ class Pipeline {
   std::set<int64_t> batch_sizes() const;
 
  private:
+  friend Status CheckSameClasses(const Pipeline& train, const Pipeline& test);
   class Impl;
   explicit Pipeline(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Error, of Origin::kInput: the data to evaluate on has other classes than the data to train on, so
+// that the numbers of labels mean two things (labels.h). Nothing where a source knows no names.
+Status CheckSameClasses(const Pipeline& train, const Pipeline& test);
 
 }  // namespace meshtrain::data

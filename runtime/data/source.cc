@@ -62,6 +62,7 @@ class PartOfSource final : public Source {
   }
   std::string file(int component) const override { return whole_->file(component); }
   int64_t ExampleOf(int64_t element) const override { return whole_->ExampleOf(At(element)); }
+  std::vector<std::string> classes() const override { return whole_->classes(); }
   std::optional<mesh::DType> labels_as() const override { return whole_->labels_as(); }
 
  private:

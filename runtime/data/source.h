@@ -42,6 +42,8 @@ class Source {
   // `file(component)`.
   virtual std::string file(int /*component*/) const { return "data"; }
   virtual int64_t ExampleOf(int64_t element) const { return element; }
+  // What the classes are called that labels number, from 0, where the source knows.
+  virtual std::vector<std::string> classes() const { return {}; }
   // The type in batches of the component that holds the labels; none: as stored.
   virtual std::optional<mesh::DType> labels_as() const { return std::nullopt; }
 };

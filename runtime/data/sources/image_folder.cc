@@ -26,11 +26,18 @@ struct Image {
   std::string path;
   int32_t label = 0;
 };
+struct Folder {
+  std::vector<std::string> classes;
+  std::vector<Image> images;
+};
 
 class ImageFolderSource final : public Source {
  public:
-  ImageFolderSource(std::vector<Image> images, const TensorType& image, bool cached)
-      : images_(std::move(images)), element_{image, {mesh::DType::kI32, {}}} {
+  ImageFolderSource(std::string path, Folder folder, const TensorType& image, bool cached)
+      : path_(std::move(path)),
+        classes_(std::move(folder.classes)),
+        images_(std::move(folder.images)),
+        element_{image, {mesh::DType::kI32, {}}} {
     if (!cached) return;
     // Uninitialised pages: only what is decoded becomes resident.
     kept_ = Tensor(TensorType{mesh::DType::kU8, {size() * image.num_bytes()}});
@@ -70,9 +77,8 @@ class ImageFolderSource final : public Source {
     if (kept_) return kept_->bytes().subspan(static_cast<size_t>(index) * bytes, bytes);
     return std::as_bytes(std::span(pixels_)).subspan(place * bytes, bytes);
   }
-  std::string file(int /*component*/) const override {
-    return fs::path(images_[0].path).parent_path().parent_path().string();
-  }
+  std::string file(int /*component*/) const override { return path_; }
+  std::vector<std::string> classes() const override { return classes_; }
 
  private:
   Status Decode(size_t element, std::span<uint8_t> out) const {
@@ -89,6 +95,8 @@ class ImageFolderSource final : public Source {
     return reader->Decode(dims[2], out);
   }
 
+  const std::string path_;
+  const std::vector<std::string> classes_;
   const std::vector<Image> images_;
   const std::vector<TensorType> element_;
   LoadedElements loaded_;
@@ -123,10 +131,9 @@ bool IsPng(const fs::path& path) {
   return extension == ".png";
 }
 
-Result<std::vector<Image>> ImagesIn(const std::string& folder) {
+Result<Folder> Read(const std::string& folder) {
   MT_ASSIGN_OR_RETURN(const auto classes, EntriesOf(folder));
-  std::vector<Image> images;
-  int32_t label = 0;
+  Folder found;
   for (const fs::directory_entry& one : classes) {
     if (!IsFolder(one)) {
       if (!IsPng(one.path())) continue;
@@ -140,11 +147,11 @@ Result<std::vector<Image>> ImagesIn(const std::string& folder) {
                                (IsFolder(file) ? "the folder " : "") +
                                Printable(file.path().filename().string()));
       }
-      images.push_back({file.path().string(), label});
+      found.images.push_back({file.path().string(), static_cast<int32_t>(found.classes.size())});
     }
-    ++label;
+    found.classes.push_back(one.path().filename().string());
   }
-  return images;
+  return found;
 }
 
 }  // namespace
@@ -155,7 +162,8 @@ Result<std::unique_ptr<Source>> OpenImageFolder(const ImageFolder& folder, int64
     return InvalidArgument("data: image_folder: expected 1, 3 or 4 channels, got: " +
                            std::to_string(folder.channels));
   }
-  MT_ASSIGN_OR_RETURN(std::vector<Image> images, ImagesIn(folder.folder));
+  MT_ASSIGN_OR_RETURN(Folder found, Read(folder.folder));
+  std::vector<Image>& images = found.images;
   const int64_t size = Taken(static_cast<int64_t>(images.size()), take);
   if (size == 0) {
     return InvalidArgument(folder.folder +
@@ -174,7 +182,7 @@ Result<std::unique_ptr<Source>> OpenImageFolder(const ImageFolder& folder, int64
                            std::to_string(size) + " of " + HumanBytes(image.num_bytes()));
   }
   return std::unique_ptr<Source>(
-      std::make_unique<ImageFolderSource>(std::move(images), image, cached));
+      std::make_unique<ImageFolderSource>(folder.folder, std::move(found), image, cached));
 }
 
 namespace by_name {

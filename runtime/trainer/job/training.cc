@@ -74,6 +74,7 @@ class Training {
     MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(data_.spec));
     if (program.data.test) {
       MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(recipe::TestPipeline(program)));
+      MT_RETURN_IF_ERROR(data::CheckSameClasses(*job_.train, *job_.test));
     }
     job_.epochs = program.train.epochs;
     job_.steps_per_epoch = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch

@@ -122,6 +122,22 @@ TEST_F(ImageFolderTest, DecodedImagesStayWhereTheyAreCached) {
   }
 }
 
+TEST_F(ImageFolderTest, WhatIsEvaluatedOnHasTheSameClasses) {
+  WriteThree();
+  fs::copy(root_, folder_.At("test"), fs::copy_options::recursive);
+  const auto of = [&](const std::string& name) {
+    return Pipeline::Create(
+               {.source = {.from = ImageFolder{folder_.At(name)}}, .stages = {BatchStage{1}}})
+        .value();
+  };
+  EXPECT_EQ(CheckSameClasses(*of("train"), *of("test")), OkStatus());
+  fs::remove(folder_.At("test/bird"));
+  EXPECT_EQ(CheckSameClasses(*of("train"), *of("test")),
+            InvalidArgument(folder_.At("test") + ": expected the classes of " + root_ +
+                            ", of which number 0 is `bird`, got: `cat`")
+                .From(Origin::kInput));
+}
+
 TEST_F(ImageFolderTest, SaysWhatIsWrong) {
   EXPECT_EQ(Error().code(), StatusCode::kNotFound);
   EXPECT_THAT(Error().message(), HasSubstr(root_ + ": cannot read the folder"));

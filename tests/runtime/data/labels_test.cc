@@ -70,5 +70,20 @@ TEST(LabelsTest, WithTwoClassesFractionsAreProbabilities) {
   EXPECT_EQ(check(std::nanf(""), 0), InvalidArgument("y.idx: example 0: label nan, but 2 classes"));
 }
 
+TEST(LabelsTest, ClassesOfTrainingAndTestAreTheSame) {
+  using Names = std::vector<std::string>;
+  const auto check = [](const Names& train, const Names& test) {
+    return CheckSameClasses(train, test, "train", "test");
+  };
+  EXPECT_EQ(check({"cat", "dog"}, {"cat", "dog"}), OkStatus());
+  EXPECT_EQ(check({}, {"cat"}), OkStatus());
+  EXPECT_EQ(check({"cat"}, {}), OkStatus());
+  const std::string expected = "test: expected the classes of train, of which number ";
+  EXPECT_EQ(check({"cat", "dog"}, {"cat", "fish"}),
+            InvalidArgument(expected + "1 is `dog`, got: `fish`"));
+  EXPECT_EQ(check({"cat", "dog"}, {"cat"}), InvalidArgument(expected + "1 is `dog`, got: none"));
+  EXPECT_EQ(check({"cat"}, {"cat", "dog"}), InvalidArgument(expected + "1 is none, got: `dog`"));
+}
+
 }  // namespace
 }  // namespace meshtrain::data
