@@ -87,7 +87,10 @@ Result<std::unique_ptr<Source>> OpenWhole(const SourceSpec& spec) {
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
-  MT_CHECK(spec.first >= 0 && spec.every >= 1);
+  if (spec.first < 0 || spec.every < 1) {
+    return InvalidArgument("data: expected elements from number 0 on, every first or later, got: " +
+                           std::to_string(spec.first) + ", every " + std::to_string(spec.every));
+  }
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> whole, OpenWhole(spec));
   if (spec.first == 0 && spec.every == 1) return whole;
   if (spec.first >= whole->size()) {

@@ -87,6 +87,8 @@ void Fields(auto& walk, Of<Dataset> auto& m) {
              As<data::TextFile>(MT_WIRE(text)), As<data::NpyFiles>(MT_WIRE(npy)),
              As<data::ImageFolder>(MT_WIRE(image_folder)));
   walk(m.spec.source.take, MT_WIRE(take));
+  walk(m.spec.source.first, MT_WIRE(first));
+  walk(m.spec.source.every, MT_WIRE(every));
   walk(m.spec.stages, MT_WIRE(stages));
   walk(m.spec.classes, MT_WIRE(classes));
   walk(m.spec.labels, MT_WIRE(labels));

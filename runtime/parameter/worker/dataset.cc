@@ -38,8 +38,9 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
                            std::to_string(workers) +
                            " workers, got: " + std::to_string(source->size()));
   }
-  spec.source.first = worker;
-  spec.source.every = workers;
+  // Of what may be a part already.
+  spec.source.first += worker * spec.source.every;
+  spec.source.every *= workers;
   return spec;
 }
 

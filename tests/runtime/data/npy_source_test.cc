@@ -94,6 +94,12 @@ TEST_F(NpySourceTest, EachPartHasItsOwnElements) {
     for (const int64_t y : batch->components[1].values<int64_t>()) seen.push_back(y);
   }
   EXPECT_EQ(seen, (std::vector<int64_t>{0, 3, 6, 1, 4, 2, 5}));
+  const auto none = [&](int64_t first, int64_t every) {
+    return OpenSource({.from = files, .first = first, .every = every}).status().message();
+  };
+  EXPECT_THAT(none(8, 9), HasSubstr("expected an element for each of 9 parts, got: 8"));
+  EXPECT_THAT(none(-1, 2), HasSubstr("got: -1, every 2"));
+  EXPECT_THAT(none(0, 0), HasSubstr("got: 0, every 0"));
 }
 
 TEST_F(NpySourceTest, LabelsMayBeArraysAndAreNeverCut) {

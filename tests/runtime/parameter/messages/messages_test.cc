@@ -84,8 +84,9 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
                         {"loss"},
                         {{{1, "w/part_0", 0, {DType::kF32, {2}}}}},
                         {{1, "train", {{2, 3, {DType::kF32, {4, 5}}}}}}};
-  Dataset idx{
-      "idx", {{data::IdxFiles{"a.gz", "b.gz", DType::kI64}, 100}, {}}, ShardPolicy::kByElement};
+  Dataset idx{"idx",
+              {{data::IdxFiles{"a.gz", "b.gz", DType::kI64}, 100, 3, 5}, {}},
+              ShardPolicy::kByElement};
   idx.spec.stages = {data::MapStage{{data::Scale{0.5}, data::Normalize{1, 2},
                                      data::Cast{DType::kF64}, data::RandomFlip{false, true},
                                      data::RandomCrop{{3, 4, 5}}, data::CenterCrop{{6, 7, 8}}},
@@ -111,6 +112,8 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
   ASSERT_EQ(back.entries.size(), 4u);
   EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.stages.size(), 6u);
   EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.source.take, 100);
+  EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.source.first, 3);
+  EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.source.every, 5);
   const auto& map = std::get<data::MapStage>(std::get<Dataset>(back.entries[1]).spec.stages[0]);
   EXPECT_EQ(map.seed, uint64_t{1} << 63);
   EXPECT_TRUE(std::get<data::RandomFlip>(map.ops[3]).vertical);

@@ -40,6 +40,12 @@ TEST(DatasetTest, ByElementEachWorkerHasItsOwn) {
   EXPECT_EQ(OnePass(dataset, 1, 3), (std::vector<int32_t>{1, 4}));
   EXPECT_EQ(OnePass(dataset, 2, 3), (std::vector<int32_t>{2, 5}));
   EXPECT_EQ(MakePipeline(dataset, 7, 8).status().code(), StatusCode::kInvalidArgument);
+  // Of a part: of 1, 4, 7, 10, 13.
+  Dataset part = Numbers(15, ShardPolicy::kByElement);
+  part.spec.source.first = 1;
+  part.spec.source.every = 3;
+  EXPECT_EQ(OnePass(part, 0, 2), (std::vector<int32_t>{1, 7, 13}));
+  EXPECT_EQ(OnePass(part, 1, 2), (std::vector<int32_t>{4, 10}));
 }
 
 TEST(DatasetTest, WholeEachWorkerHasAnOrderOfItsOwn) {
