@@ -1,0 +1,107 @@
+// What `data` of a manifest becomes: the pipelines of training, of evaluation and of predictions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/recipe/recipe.h"
+
+namespace meshtrain::recipe {
+namespace {
+
+constexpr std::string_view kImages = R"(
+seed: 7
+data:
+  train: {image_folder: {folder: data/train, color_mode: rgba}, take: 50}
+  test: {image_folder: {folder: data/test/}}
+  map:
+    - random_crop: {size: [6, 8], padding: 2}
+    - random_flip: {vertical: true}
+    - scale: 0.5
+  batch: 4
+  cache: false
+model: [flatten, dense: {units: 3}]
+loss: mse
+optimizer: sgd
+)";
+
+manifest::Program ImagesProgram() {
+  auto manifest = ParseManifest(kImages, "job.yaml");
+  EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+  return manifest.ok() ? std::move(manifest->program) : manifest::Program{};
+}
+
+// The ops of the first stage, which is the map.
+const data::MapStage& MapOf(const data::PipelineSpec& spec) {
+  return std::get<data::MapStage>(spec.stages.at(0));
+}
+
+TEST(DataTest, TrainingIsByChanceThatFollowsFromTheSeed) {
+  const data::PipelineSpec train = TrainPipeline(ImagesProgram());
+  const auto& folder = std::get<data::ImageFolder>(train.source.from);
+  EXPECT_EQ(folder.folder, "data/train");
+  EXPECT_EQ(folder.channels, 4);
+  EXPECT_EQ(train.source.take, 50);
+  const data::MapStage& map = MapOf(train);
+  EXPECT_EQ(map.seed, 7u);
+  ASSERT_EQ(map.ops.size(), 3u);
+  const data::Window window = std::get<data::RandomCrop>(map.ops[0]).window;
+  EXPECT_EQ(window.height, 6);
+  EXPECT_EQ(window.width, 8);
+  EXPECT_EQ(window.padding, 2);
+  EXPECT_TRUE(std::get<data::RandomFlip>(map.ops[1]).horizontal);
+  EXPECT_TRUE(std::get<data::RandomFlip>(map.ops[1]).vertical);
+  // `cache: false` leaves its stage out.
+  for (const data::Stage& stage : train.stages) {
+    EXPECT_FALSE(std::holds_alternative<data::CacheStage>(stage));
+  }
+}
+
+TEST(DataTest, EvaluationAndPredictionAreWithoutChance) {
+  const manifest::Program program = ImagesProgram();
+  EXPECT_EQ(std::get<data::ImageFolder>(TestPipeline(program).source.from).channels, 3);
+  for (const data::PipelineSpec& spec :
+       {TestPipeline(program), PredictPipeline(program, data::MemoryArrays{})}) {
+    const data::MapStage& map = MapOf(spec);
+    ASSERT_EQ(map.ops.size(), 2u);
+    EXPECT_EQ(std::get<data::CenterCrop>(map.ops[0]).window.padding, 2);
+    EXPECT_EQ(std::get<data::Scale>(map.ops[1]).factor, 0.5);
+  }
+}
+
+TEST(DataTest, TestDataCanLieInAnotherFolder) {
+  manifest::Program program = ImagesProgram();
+  ASSERT_EQ(MoveTestData("elsewhere", &program), OkStatus());
+  const data::PipelineSpec spec = TestPipeline(program);
+  EXPECT_EQ(std::get<data::ImageFolder>(spec.source.from).folder, "elsewhere/test");
+}
+
+TEST(DataTest, SaysWhatIsWrongWithAMap) {
+  const auto message = [](const std::string& op) {
+    std::string text(kImages);
+    const std::string was = "random_flip: {vertical: true}";
+    text.replace(text.find(was), was.size(), op);
+    return ParseManifest(text, "job.yaml").status().message();
+  };
+  const std::string crop = "expected [height, width], each at least 1, got: ";
+  EXPECT_EQ(message("random_flip"), "");
+  EXPECT_THAT(message("random_flip: {horizontal: false}"),
+              ::testing::HasSubstr("program.data.map[1].random_flip.horizontal: expected true, or "
+                                   "`vertical: true` beside it, got: false"));
+  EXPECT_THAT(message("random_crop: {size: 3}"), ::testing::HasSubstr(crop + "3"));
+  EXPECT_THAT(message("random_crop: {size: [3, 0]}"), ::testing::HasSubstr(crop));
+  EXPECT_THAT(message("random_crop: {size: [3, 4, 3]}"), ::testing::HasSubstr(crop));
+  EXPECT_THAT(message("random_crop: {size: [3, 4], padding: -1}"),
+              ::testing::HasSubstr("padding: expected a whole number of at least 0"));
+  EXPECT_THAT(message("random_crop"), ::testing::HasSubstr("size"));
+}
+
+TEST(DataTest, WhatCannotBeDoneWithoutACacheSaysSo) {
+  std::string text(kImages);
+  const std::string was = "{image_folder: {folder: data/test/}}";
+  text.replace(text.find(was), was.size(), "{npy: {images: x.npy, labels: y.npy}}");
+  EXPECT_THAT(ParseManifest(text, "job.yaml").status().message(),
+              ::testing::HasSubstr("program.data.cache: expected true (of the sources that there "
+                                   "are image_folder alone can do without), got: false"));
+}
+
+}  // namespace
+}  // namespace meshtrain::recipe
