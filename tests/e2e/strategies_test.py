@@ -359,7 +359,7 @@ class StrategiesTest(unittest.TestCase):
     def test_a_tpu_that_is_not_there_is_no_cpu(self):
         said = self.run_manifest(Strategy("TPU", devices=4), self.folder / "job", train="{epochs: 1}", batch=8, examples=100,
                                  repeat=False, model=GUIDE_MODEL.format(w0=0), loss="mse", code=BAD_CONFIGURATION)
-        self.assertIn("program.devices.kind: expected cpu, discrete or pjrt, the kinds that run yet, got: tpu", said[0])
+        self.assertIn("expected a plugin", said[0])  # there is none, or it is one of processors
 
     def test_saved_under_one_strategy_and_resumed_under_another_and_under_none(self):
         # Batches of 10 whatever the number of replicas: 5 + 5, and 4 + 4 + 2.

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "operator/kube/http_client.h"
 #include "operator/kube/json_slice.h"
@@ -140,8 +142,18 @@ ApiServer::~ApiServer() {
 }
 
 CommandResult ApiServer::Kubectl(std::vector<std::string> args, const std::string& input) const {
+  const bool waits = !args.empty() && args[0] == "wait";
   args.insert(args.begin(), BinFolder() + "/kubectl");
-  return RunCommand(args, {{"KUBECONFIG", kubeconfig_}}, input);
+  CommandResult result = RunCommand(args, {{"KUBECONFIG", kubeconfig_}}, input);
+  // `wait` takes an object that has no conditions yet, a CRD just made, for a mistake.
+  constexpr int kTries = 300;
+  for (int i = 0; i < kTries && waits && result.exit_code != 0 &&
+                  result.out.find(".status.conditions accessor error") != std::string::npos;
+       ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    result = RunCommand(args, {{"KUBECONFIG", kubeconfig_}}, input);
+  }
+  return result;
 }
 
 CommandResult ApiServer::Helm(std::vector<std::string> args) const {

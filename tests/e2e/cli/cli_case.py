@@ -91,11 +91,13 @@ class RunningCase(Case):
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             child.send_signal(signal.SIGSTOP)
-            # Told of the stop or of the end; the end stays for poll() to take.
-            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            # Told of the stop or of the end; the end stays for poll() to take, if send_signal has not.
+            if child.returncode is None:
+                os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             if holds():
                 return
-            self.assertIsNone(child.poll(), "the run ended before the test saw what it waits for")
+            if child.poll() is not None:
+                self.fail("the run ended before the test saw what it waits for: " + child.stderr.read())
             child.send_signal(signal.SIGCONT)
             time.sleep(0.002)
         self.fail("the run never came to what the test waits for")

@@ -270,7 +270,7 @@ class Mistakes(Case):
         self.expect_error(self.run_job(self.manifest(edit=devices("kind: cpu, count: 1"))), 78,
                           "job.yaml:10:5: program.mesh: mesh batch=2 needs 2 devices, got: 1 process with 1 device")
         self.expect_error(self.run_job(self.manifest(edit=devices("kind: cuda"))), 78,
-                          "program.devices.kind: expected cpu, discrete or pjrt, the kinds that run yet, got: cuda")
+                          "program.devices.kind: expected cpu, discrete, pjrt or tpu, the kinds that run yet, got: cuda")
 
     def test_layouts_that_do_not_fit(self):
         rule = lambda text: (lambda t: t.replace("    train: {epochs", "    layout: {rules: [" + text + "]}\n    train: {epochs"))

@@ -116,7 +116,7 @@ class Trained(Case):
         self.expect_error(predict("small.npy", "d.npy"), 65, "`hidden.kernel`: expected f32[64,12], got: f32[100,12]",
                           "examples of f32[8,8], those of")
         (self.folder / "short.npy").write_bytes(npy(bytes(400), (2, 10, 10), "<i2"))
-        self.expect_error(predict("short.npy", "d.npy"), 65, "short.npy: expected elements of <f4", "got: '<i2'")
+        self.expect_error(predict("short.npy", "d.npy"), 65, "short.npy: byte 10: expected elements of <f4", "got: '<i2'")
         self.expect_error(predict("gone.npy", "d.npy"), 66, "gone.npy")
         self.expect_error(predict("forty.npy", "c.npy"), 73, "c.npy: expected no file of this name")
         self.expect_error(predict("forty.npy", "d.txt"), 64, "meshtrain predict: --output: expected a name with .npy")

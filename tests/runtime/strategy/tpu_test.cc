@@ -128,7 +128,7 @@ TEST(TpuTest, TheStrategyIsOverTheChipsOfThisHost) {
   // A plugin may have devices where no variable tells of a TPU.
   EXPECT_EQ(of({.chips = 8}, "pjrt", {}).value()->mesh().ToString(), "batch=8");
   EXPECT_THAT(of({.chips = 8}, "discrete", {}).status().message(),
-              HasSubstr("TPUStrategy: expected devices of the kind pjrt, got: discrete"));
+              HasSubstr("TPUStrategy: expected devices of the kind tpu or pjrt, got: discrete"));
   const Status far = of({.tpu = "grpc://10.0.0.2"}, "pjrt", {}).status();
   EXPECT_EQ(far.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(far.message(), HasSubstr("got: a server at 10.0.0.2:8470"));

@@ -10,9 +10,9 @@ double UnitOf(DType dtype) { return mesh::UnitRoundoff(dtype); }
 
 namespace {
 
-// What a rounding may change where the relative bound says nothing. Numbers below f16's smallest are
-// right results of many ops (softmax), and rounded to a multiple of it; those of the other types are
-// out of reach, and a backend may take its denormal ones for 0.
+// What a rounding may change where the relative bound says nothing. Numbers below f16's smallest
+// are right results of many ops (softmax), and rounded to a multiple of it; those of the other
+// types are out of reach, and a backend may take its denormal ones for 0.
 double SmallestOf(DType dtype) {
   if (dtype == DType::kF64) return 0x1p-1022;
   return dtype == DType::kF16 ? 0x1p-24 : 0x1p-126;
