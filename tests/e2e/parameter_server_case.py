@@ -9,7 +9,7 @@ from parameter_job import Job, write_guide_data
 
 BIN, DATA = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
 WORKER = str(BIN / "meshtrain-worker")
-TIMEOUT = 180
+TIMEOUT = 900  # of one run, also of a sanitized program
 
 
 class Case(unittest.TestCase):

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 BIN = Path(sys.argv.pop(1)).resolve()
-TIMEOUT = 120
+TIMEOUT = 600  # of one run, also of a sanitized program
 
 MANIFEST = """
 apiVersion: meshtrain.dev/v1

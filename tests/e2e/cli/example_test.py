@@ -18,7 +18,7 @@ from process_job import free_ports, killed  # noqa: E402
 from metrics_file import steps_of  # noqa: E402: found by process_job's path
 from report_document import curve_of, document_of  # noqa: E402: likewise
 
-TIMEOUT = 300
+TIMEOUT = 1500  # of one run, also of a sanitized program
 # Train loss, train accuracy, test loss, test accuracy of each epoch: a reference run of the same job (batches of 128 of
 # the first 5,000 digits, 39 of them full) to the digits that it was recorded with. They are means of the batches' means, as
 # core_mlp prints them.
