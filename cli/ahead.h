@@ -12,7 +12,7 @@ namespace meshtrain::cli {
 
 // Every program that the job runs, compiled by libtpu for the target, and a table of what each
 // takes beside what its plan says. `declared` is of `manifest`, which was read for devices of
-// kPjrt. Errors: Declared::Trace's, device::CompileAhead's.
+// kTpu. Errors: Declared::Trace's, device::CompileAhead's.
 Status PrintAhead(const mesh::TpuSlice& target, const manifest::Manifest& manifest,
                   const recipe::Declared& declared, const DataBatches& batches, std::ostream& out);
 

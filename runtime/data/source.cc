@@ -36,6 +36,11 @@ size_t LoadedElements::PlaceOf(int64_t element) const {
   return static_cast<size_t>(at - all_.begin());
 }
 
+std::optional<mesh::DType> LabelsAs(const Options& options) {
+  const auto type = mesh::ParseDType(options.Text("labels_as"));
+  return type.ok() ? std::optional(*type) : std::nullopt;
+}
+
 int64_t Taken(int64_t there, int64_t take) { return take < 0 ? there : std::min(there, take); }
 
 namespace {

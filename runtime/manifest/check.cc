@@ -68,15 +68,24 @@ class Checker {
     for (const std::string& axis : Split(spec, '+')) used_.insert(axis);
   }
 
-  void Devices() {
+  static constexpr int64_t kMostDevices = 1 << 20;
+
+  // Of the mesh; more than kMostDevices is no number to go on with, but it does not overflow.
+  int64_t MeshSize() const {
     int64_t size = 1;
     for (const mesh::Axis& axis : program_.mesh) {
       size *= axis.size;
-      if (size > (1 << 20)) {
-        problems_.Add(At("mesh"), Path("mesh"),
-                      "expected at most 1048576 devices, got: " + MeshText(program_.mesh));
-        return;
-      }
+      if (size > kMostDevices) break;
+    }
+    return size;
+  }
+
+  void Devices() {
+    const int64_t size = MeshSize();
+    if (size > kMostDevices) {
+      problems_.Add(At("mesh"), Path("mesh"),
+                    "expected at most 1048576 devices, got: " + MeshText(program_.mesh));
+      return;
     }
     const std::string mesh =
         program_.mesh.empty() ? "the default mesh" : "mesh " + MeshText(program_.mesh);
@@ -202,9 +211,7 @@ class Checker {
   std::optional<int64_t> DevicesOfProcess() const {
     if (program_.devices.count) return program_.devices.count;
     const int64_t processes = std::max<int64_t>(1, options_.processes);
-    int64_t size = 1;
-    for (const mesh::Axis& axis : program_.mesh)
-      size = std::min<int64_t>(size * axis.size, 1 << 20);
+    const int64_t size = MeshSize();
     if (size % processes != 0) return std::nullopt;
     return size / processes;
   }

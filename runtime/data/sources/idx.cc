@@ -121,11 +121,9 @@ Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take) {
 namespace by_name {
 
 SourceOptions Idx(const Options& options) {
-  IdxFiles files{.images = options.Text("images"), .labels = options.Text("labels")};
-  if (const auto type = mesh::ParseDType(options.Text("labels_as")); type.ok()) {
-    files.labels_as = *type;
-  }
-  return files;
+  return IdxFiles{.images = options.Text("images"),
+                  .labels = options.Text("labels"),
+                  .labels_as = LabelsAs(options)};
 }
 
 }  // namespace by_name

@@ -151,11 +151,9 @@ Result<std::unique_ptr<Source>> OpenNpy(const NpyFiles& files, int64_t take) {
 namespace by_name {
 
 SourceOptions Npy(const Options& options) {
-  NpyFiles files{.images = options.Text("images"), .labels = options.Text("labels")};
-  if (const auto type = mesh::ParseDType(options.Text("labels_as")); type.ok()) {
-    files.labels_as = *type;
-  }
-  return files;
+  return NpyFiles{.images = options.Text("images"),
+                  .labels = options.Text("labels"),
+                  .labels_as = LabelsAs(options)};
 }
 
 }  // namespace by_name

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,9 @@ class LoadedElements {
  private:
   std::vector<int64_t> all_;
 };
+
+// The option `labels_as`; nothing where it is not given.
+std::optional<mesh::DType> LabelsAs(const Options& options);
 
 // Makes a source's description of what the text gives. The options hold their rows' bounds. The
 // maker of a source stands in its own file, as data::by_name::SOURCE; its row
