@@ -25,6 +25,11 @@ double SumUnits(DType dtype, int64_t n) {
   return std::min(terms, dtype == DType::kF64 ? 32 + terms / 16 : 32);
 }
 
+int64_t PartsOf(int64_t parts, int64_t terms) {
+  constexpr int64_t kDevices = 16;  // as SumUnits counts them
+  return std::clamp<int64_t>(parts * std::min(terms, kDevices), 1, kDevices);
+}
+
 double LargestOf(DType dtype) {
   switch (dtype) {
     case DType::kBool:
@@ -89,6 +94,7 @@ void CloseBound(Array& out, size_t i) {
 void AddRounding(Array& out, size_t i, double units, double size, bool operands_exact) {
   const DType dtype = out.type.dtype;
   if (operands_exact && OnGrid(dtype, out.grid, out.mass[i])) return;
+  units += static_cast<double>(out.parts - 1);
   // The interpreter rounds too, to doubles.
   if (dtype == DType::kF64) units += 2;
   double relative = units * UnitOf(dtype);
@@ -114,6 +120,7 @@ Array Moved(const Array& x, const TensorType& type, const std::vector<int64_t>& 
   if (mesh::IsFloat(type.dtype)) {
     const bool fills = std::find(from.begin(), from.end(), -1) != from.end();
     out.grid = fills ? std::min(x.grid, GridOf({fill})) : x.grid;
+    out.parts = x.parts;
   }
   return out;
 }
@@ -136,6 +143,7 @@ Array Given(Array array, int64_t pending_parts) {
     }
     interpreter::CloseBound(array, i);
   }
+  array.parts = interpreter::PartsOf(pending_parts, 1);
   return array;
 }
 

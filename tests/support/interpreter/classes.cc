@@ -90,9 +90,10 @@ Array Dense(const Array& x, const Array& labels, const TensorType& type, Keep ke
     out.at[r] = loss;
     if (!bounded) continue;
     out.mass[r] = mass;
-    out.error[r] = error + unit * static_cast<double>(classes + 3) * mass;
+    out.error[r] = error + unit * static_cast<double>(classes + 2 + labels.parts) * mass;
     CloseBound(out, r);
   }
+  out.parts = PartsOf(labels.parts, classes);
   return out;
 }
 
@@ -105,6 +106,7 @@ Array Sparse(bool gradient, const Operands& x, const TensorType& type, Keep keep
   const double unit = 1.01 * UnitOf(type.dtype);
   const int64_t classes = x[0]->type.dims.back();
   const int64_t rows = x[1]->type.num_elements();
+  if (bounded && gradient) out.parts = x[2]->parts;
   for (int64_t r = 0; r < rows; ++r) {
     const Row row(*x[0], r * classes, classes, bounded);
     const Number label = x[1]->at[r];
@@ -128,9 +130,9 @@ Array Sparse(bool gradient, const Operands& x, const TensorType& type, Keep keep
       const double factor_error = row.Error(p, unit) + 2 * unit + 0x1p-126;
       const double factor = std::abs(p - hot) + factor_error;
       out.mass[i] = (p + hot + factor_error) * x[2]->mass[r];
-      out.error[i] =
-          open ? kUnknown
-               : factor_error * x[2]->mass[r] + factor * x[2]->error[r] + 3 * unit * out.mass[i];
+      out.error[i] = open ? kUnknown
+                          : factor_error * x[2]->mass[r] + factor * x[2]->error[r] +
+                                static_cast<double>(2 + out.parts) * unit * out.mass[i];
       CloseBound(out, i);
     }
   }

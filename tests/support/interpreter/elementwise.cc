@@ -19,7 +19,7 @@ using SpreadFn = double (*)(Reals x, Reals error);
 using SizeFn = double (*)(Reals x, Reals error);
 
 // What a pending sum may pass through keeps the sizes of its parts.
-enum class Linear : uint8_t { kNo, kSum, kProduct, kQuotient, kFirst, kLarger };
+enum class Linear : uint8_t { kNo, kSum, kProduct, kQuotient, kFirst };
 enum class GridRule : uint8_t { kNone, kLeast, kProduct, kSquare, kWhole };
 
 struct Rule {
@@ -260,10 +260,22 @@ double MassOfResult(const Rule& rule, const double* mass, Reals x, Reals e) {
       return mass[0] / (std::abs(x[1]) - e[1]);
     case Linear::kFirst:
       return mass[0];
-    case Linear::kLarger:
-      return std::max(mass[1], mass[2]);
   }
   return 0;
+}
+
+int64_t PartsOfResult(const Rule& rule, const Operands& x) {
+  switch (rule.linear) {
+    case Linear::kNo:
+      return 1;
+    case Linear::kSum:
+    case Linear::kProduct:
+      return std::max(x[0]->parts, x[1]->parts);
+    case Linear::kQuotient:
+    case Linear::kFirst:
+      return x[0]->parts;
+  }
+  return 1;
 }
 
 std::vector<Dims> StepsOf(const Operands& x, const Dims& dims) {
@@ -279,7 +291,10 @@ Array Apply(const Rule& rule, const Operands& x, const TensorType& type, Keep ke
   const bool of_floats = mesh::IsFloat(x[0]->type.dtype);
   const bool bounded = keep == Keep::kBounded;
   if (bounded) StartBounds(out);
-  if (!out.mass.empty()) out.grid = GridOfResult(rule.grid, x);
+  if (!out.mass.empty()) {
+    out.grid = GridOfResult(rule.grid, x);
+    out.parts = PartsOfResult(rule, x);
+  }
   Walk(type.dims, StepsOf(x, type.dims), [&](int64_t at, const int64_t* from) {
     double real[4] = {}, error[4] = {}, mass[4] = {};
     int64_t whole[4] = {};
@@ -320,7 +335,10 @@ Array Select(const Operands& x, const TensorType& type, Keep keep) {
   Array out(type);
   const bool bounded = keep == Keep::kBounded;
   if (bounded) StartBounds(out);
-  if (!out.mass.empty()) out.grid = std::min(x[1]->grid, x[2]->grid);
+  if (!out.mass.empty()) {
+    out.grid = std::min(x[1]->grid, x[2]->grid);
+    out.parts = std::max(x[1]->parts, x[2]->parts);
+  }
   Walk(type.dims, StepsOf(x, type.dims), [&](int64_t at, const int64_t* from) {
     const int chosen = x[0]->at[from[0]] != 0 ? 1 : 2, other = 3 - chosen;
     out.at[at] = x[chosen]->at[from[chosen]];
@@ -366,6 +384,7 @@ Array Cast(const Array& x, const TensorType& type, Keep keep) {
   if (to_float) out.grid = from_float ? x.grid : 1;
   const bool widens =
       from == to || (from_float && to == DType::kF64) || (mesh::IsHalf(from) && to == DType::kF32);
+  if (from_float && widens) out.parts = x.parts;
   for (size_t i = 0; i < x.at.size(); ++i) {
     out.at[i] = Casted(x.at[i], from, to);
     if (!bounded) continue;

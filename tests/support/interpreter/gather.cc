@@ -40,6 +40,7 @@ Array Gather(const Op& op, const Array& table, const Array& ids, const TensorTyp
   if (bounded) {
     StartBounds(out);
     out.grid = table.grid;
+    out.parts = table.parts;
   }
   const Numbered n(op, table.type.dims, ids, here);
   const auto count = static_cast<int64_t>(ids.at.size());
@@ -70,6 +71,7 @@ Array ScatterAdd(const Op& op, const Array& ids, const Array& updates, const Ten
   if (bounded) {
     StartBounds(out);
     out.grid = updates.grid;
+    out.parts = updates.parts;
   }
   const Numbered n(op, type.dims, ids, here);
   const auto count = static_cast<int64_t>(ids.at.size());
@@ -97,6 +99,7 @@ Array ScatterAdd(const Op& op, const Array& ids, const Array& updates, const Ten
     if (open) out.error[i] = kUnknown;
     CloseBound(out, i);
   }
+  out.parts = PartsOf(out.parts, count);
   return out;
 }
 
@@ -105,7 +108,10 @@ Array ScatterSet(const Op& op, const Operands& x, const TensorType& type, const 
   const Array &a = *x[0], &ids = *x[1], &updates = *x[2];
   Array out = a;
   const bool bounded = here.keep == Keep::kBounded;
-  if (bounded) out.grid = std::min(a.grid, updates.grid);
+  if (bounded) {
+    out.grid = std::min(a.grid, updates.grid);
+    out.parts = std::max(a.parts, updates.parts);
+  }
   const Numbered n(op, type.dims, ids, here);
   const auto count = static_cast<int64_t>(ids.at.size());
   bool nowhere = false, open = false;
@@ -139,6 +145,7 @@ Array TakeAlong(const Op& op, const Array& a, const Array& ids, const TensorType
   if (bounded) {
     StartBounds(out);
     out.grid = a.grid;
+    out.parts = a.parts;
   }
   const Numbered n(op, a.type.dims, ids, here);
   const int64_t count = type.dims[op.attrs.Int("axis")];
@@ -169,6 +176,7 @@ Array AddAlong(const Op& op, const Array& ids, const Array& updates, const Tenso
   if (bounded) {
     StartBounds(out);
     out.grid = updates.grid;
+    out.parts = updates.parts;
   }
   const Numbered n(op, type.dims, ids, here);
   const int64_t count = ids.type.dims[op.attrs.Int("axis")];
@@ -196,6 +204,7 @@ Array AddAlong(const Op& op, const Array& ids, const Array& updates, const Tenso
     if (open[row]) out.error[i] = kUnknown;
     CloseBound(out, i);
   }
+  out.parts = PartsOf(out.parts, count);
   return out;
 }
 

@@ -12,10 +12,12 @@
 // the operands' errors can do to the result (the function at the ends of their intervals) plus what
 // this op may round. Rounding of a sum is bounded by the sum of its terms' sizes (Array::mass), and
 // is nothing at all where all terms lie on a grid on which every partial sum is a number of the
-// type (Array::grid). A decision that the operands' intervals leave open (a comparison, floor,
-// argmax) gives an interval that holds every outcome; what may not be finite, or is not defined, is
-// unknown: its error is infinite and nothing is said about it. Worked example: x = 1/64 times whole
-// numbers, y = x + x is exact, z = exp(y) is right to 2 ulp, w = z > 1 is exact where y is not 0.
+// type (Array::grid). What is done to a sum may be done to its parts before they are added
+// (Array::parts), which rounds once more for each. A decision that the operands' intervals leave
+// open (a comparison, floor, argmax) gives an interval that holds every outcome; what may not be
+// finite, or is not defined, is unknown: its error is infinite and nothing is said about it. Worked
+// example: x = 1/64 times whole numbers, y = x + x is exact, z = exp(y) is right to 2 ulp, w = z >
+// 1 is exact where y is not 0.
 //
 // A partitioned program is run for all devices of its mesh in lock step, and nothing that the
 // contract leaves undefined is kind: what pads uneven shards is NaN (odd numbers in integers), a
@@ -56,7 +58,8 @@ struct Array {
   // Of a bounded evaluation; empty, and 0, otherwise.
   std::vector<double> error;  // per element: |right result - at| is at most this
   std::vector<double> mass;   // per element of a float: at least the sum of the sizes of its parts
-  double grid = 0;  // of floats: every part is a multiple of this power of two; 0: of none
+  double grid = 0;    // of floats: every part is a multiple of this power of two; 0: of none
+  int64_t parts = 1;  // of floats: how many devices may each hold a part of every element's sum
 };
 Array ToArray(const mesh::Tensor& tensor);
 mesh::Tensor ToTensor(const Array& array);

@@ -158,6 +158,34 @@ TEST(BoundsTest, AreTight) {
   }
 }
 
+// The sum itself is exact, on a grid; a factor that each device gives its part rounds every one of
+// them and every addition of them.
+TEST(BoundsTest, HoldASumWhosePartsHaveTheFactor) {
+  constexpr int kParts = 16;
+  Builder b("parts");
+  const Builder::Scope scope(b);
+  const TensorType type{DType::kF32, {kParts}};
+  b.Output("y", ReduceSum(b.Input("x", type)) * 0.1);
+  const program::Program program = *b.Build();
+  std::mt19937_64 random(3);
+  int beyond_one_rounding = 0;
+  for (int trial = 0; trial < 1000; ++trial) {
+    Array x(type);
+    float by_parts = 0;
+    for (Number& v : x.at) {
+      v = static_cast<float>(random() % 1000);
+      by_parts += static_cast<float>(v) * 0.1F;
+    }
+    const auto out = Interpret(program, {.inputs = {{"x", x}}, .states = {}}, Keep::kBounded);
+    ASSERT_TRUE(out.ok());
+    const Array& y = out->outputs.at("y");
+    const auto off = std::abs(static_cast<double>(by_parts - y.at[0]));
+    ASSERT_LE(off, y.error[0]) << trial;
+    beyond_one_rounding += off > 0x1p-23 * static_cast<double>(y.at[0]) ? 1 : 0;
+  }
+  EXPECT_GT(beyond_one_rounding, 0);
+}
+
 // What is open stays open: the bound holds both branches, and nothing is said beyond them.
 TEST(BoundsTest, HoldBothSidesOfAnOpenDecision) {
   Builder b("open");

@@ -42,6 +42,7 @@ Array MatMul(const Attrs& attrs, const Operands& x, const TensorType& type, Keep
   if (bounded) {
     StartBounds(out);
     out.grid = x[0]->grid * x[1]->grid;
+    out.parts = std::max(x[0]->parts, x[1]->parts);
   }
   for (int64_t at = 0; at < type.num_elements(); ++at) {
     const int64_t product = at / (m * n), row = at / n % m, column = at % n;
@@ -67,6 +68,7 @@ Array MatMul(const Attrs& attrs, const Operands& x, const TensorType& type, Keep
     if (k > 0) AddRounding(out, at, ProductUnits(k) + 1, mass, error == 0);
     CloseBound(out, at);
   }
+  out.parts = PartsOf(out.parts, k);
   return out;
 }
 
@@ -91,6 +93,7 @@ Array ReduceSum(const Array& x, const std::vector<bool>& reduced, const TensorTy
   if (bounded) {
     StartBounds(out);
     if (real) out.grid = x.grid;
+    out.parts = x.parts;
   }
   std::vector<uint64_t> whole(real ? 0 : out.at.size());  // wraps around
   Walk(x.type.dims, ReduceSteps(x.type.dims, reduced), [&](int64_t at, const int64_t* to) {
@@ -115,6 +118,7 @@ Array ReduceSum(const Array& x, const std::vector<bool>& reduced, const TensorTy
       AddRounding(out, i, SumUnits(type.dtype, terms), out.mass[i], out.error[i] == 0);
     CloseBound(out, i);
   }
+  out.parts = PartsOf(out.parts, terms);
   return out;
 }
 
@@ -285,6 +289,7 @@ Array Concat(const Op& op, const Operands& x, const TensorType& type, Keep keep)
     all.error.insert(all.error.end(), part->error.begin(), part->error.end());
     all.mass.insert(all.mass.end(), part->mass.begin(), part->mass.end());
     all.grid = std::min(all.grid, part->grid);
+    all.parts = std::max(all.parts, part->parts);
   }
   return Moved(all, type, from, 0, keep);
 }

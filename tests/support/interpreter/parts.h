@@ -75,12 +75,16 @@ double GridOf(const std::vector<Number>& values);
 // whatever order they are added.
 bool OnGrid(DType dtype, double grid, double mass);
 
+// Of how many parts on as many devices a sum of `terms` may be, each of them a sum of `parts`.
+int64_t PartsOf(int64_t parts, int64_t terms);
+
 // Gives a result the vectors of a bounded one: no error, no mass.
 void StartBounds(Array& out);
 // The last word on element i: what is not finite, or too large for the type, is unknown; a mass is
 // never below what it bounds.
 void CloseBound(Array& out, size_t i);
-// Adds to element i what `units` half ulps of `size` are, unless its parts are exact.
+// Adds to element i what `units` half ulps of `size` are, and one for each addition of its parts
+// (out.parts) that may come after this op; nothing where its parts are exact.
 void AddRounding(Array& out, size_t i, double units, double size, bool operands_exact);
 
 // Element i of the result is element from[i] of `x`, or `fill` where that is -1.

@@ -48,15 +48,20 @@ struct Sum {
     out.error[to] +=
         ea * (static_cast<double>(std::abs(y)) + eb) + eb * static_cast<double>(std::abs(a.at[ia]));
   }
-  void Close() {
+  // `parts`: those of the operands that were added.
+  void Close(int64_t parts) {
+    out.parts = parts;
+    int64_t most = 1;
     for (size_t i = 0; i < out.at.size(); ++i) {
       out.at[i] = static_cast<double>(out.at[i]);
       if (!bounded) continue;
+      most = std::max(most, terms[i]);
       if (terms[i] > 0) {
         AddRounding(out, i, static_cast<double>(terms[i]) + 1, out.mass[i], out.error[i] == 0);
       }
       CloseBound(out, i);
     }
+    out.parts = PartsOf(parts, most);
   }
 };
 
@@ -100,7 +105,7 @@ Array Convolved(const Op& op, const Operands& x, const TensorType& type, bool bo
       }
     });
   }
-  sum.Close();
+  sum.Close(std::max(x[0]->parts, x[1]->parts));
   return out;
 }
 
@@ -167,7 +172,7 @@ Array Pooled(const Op& op, const Operands& x, const TensorType& type, bool bound
         }
       });
     }
-    sum.Close();
+    sum.Close(x[0]->parts);
     return out;
   }
   const Largest best = LargestOfWindows(w, *x[0], bounded);
@@ -184,11 +189,14 @@ Array Pooled(const Op& op, const Operands& x, const TensorType& type, bool bound
         out.mass[e] += size;
       }
     }
-    sum.Close();
+    sum.Close(x[1]->parts);
     return out;
   }
   const Array& from = *x.back();  // max: the operand itself
-  if (bounded) out.grid = from.grid;
+  if (bounded) {
+    out.grid = from.grid;
+    out.parts = from.parts;
+  }
   for (size_t p = 0; p < best.at.size(); ++p) {
     const int64_t top = best.at[p];
     out.at[p] = top < 0 ? (op.kind == "window_max" ? -std::numeric_limits<Number>::infinity() : 0)
