@@ -60,9 +60,7 @@ struct TextFile {
 // Elements cut from the first dimension, which all components share.
 struct MemoryArrays {
   std::vector<mesh::Tensor> components;
-  // What errors about element i call it: example `first + i * every` of `file`.
-  std::string file = {};
-  int64_t first = 0, every = 1;
+  std::string file = {};                // what errors call it
   std::vector<std::string> names = {};  // of the components; none: ComponentNames
 };
 

@@ -29,9 +29,6 @@ class ArraySource final : public Source {
   std::string file(int /*component*/) const override {
     return arrays_.file.empty() ? "data" : arrays_.file;
   }
-  int64_t ExampleOf(int64_t element) const override {
-    return arrays_.first + element * arrays_.every;
-  }
 
  private:
   const MemoryArrays arrays_;

@@ -76,8 +76,6 @@ void Fields(auto& walk, Of<data::TextFile> auto& m) {
 void Fields(auto& walk, Of<data::MemoryArrays> auto& m) {
   walk(m.components, MT_WIRE(types));
   walk(m.file, MT_WIRE(file));
-  walk(m.first, MT_WIRE(first));
-  walk(m.every, MT_WIRE(every));
   walk(m.names, MT_WIRE(names));
 }
 void Fields(auto& walk, Of<Dataset> auto& m) {

@@ -2,8 +2,6 @@
 
 #include <variant>
 
-#include "runtime/data/source.h"
-
 namespace meshtrain::parameter {
 
 namespace {
@@ -19,7 +17,7 @@ uint64_t Spread(uint64_t worker) {
 
 }  // namespace
 
-Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int workers) {
+data::PipelineSpec SpecOf(const Dataset& dataset, int worker, int workers) {
   data::PipelineSpec spec = dataset.spec;
   if (dataset.policy == ShardPolicy::kWhole) {
     for (data::Stage& stage : spec.stages) {
@@ -32,12 +30,6 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
     }
     return spec;
   }
-  MT_ASSIGN_OR_RETURN(const auto source, data::OpenSource(spec.source));
-  if (source->size() <= worker) {
-    return InvalidArgument("dataset " + dataset.name + ": expected an element for each of " +
-                           std::to_string(workers) +
-                           " workers, got: " + std::to_string(source->size()));
-  }
   // Of what may be a part already.
   spec.source.first += worker * spec.source.every;
   spec.source.every *= workers;
@@ -46,10 +38,9 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
 
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers) {
-  MT_ASSIGN_OR_RETURN(data::PipelineSpec spec,
-                      SpecOf(dataset, worker, workers).From(Origin::kInput));
-  MT_ASSIGN_OR_RETURN(auto pipeline, data::Pipeline::Create(std::move(spec)));
-  pipeline->Start();
+  auto pipeline = data::Pipeline::Create(SpecOf(dataset, worker, workers));
+  if (!pipeline.ok()) return pipeline.status().At("dataset " + dataset.name).From(Origin::kInput);
+  (*pipeline)->Start();
   return pipeline;
 }
 

@@ -12,11 +12,11 @@ namespace meshtrain::parameter {
 // The spec of worker `worker` of `workers`. With ShardPolicy::kWhole its shuffles and maps draw
 // from a seed of its own; worker 0 keeps the seed as written, so that one worker goes through the
 // data as a single process does. kByElement deals the elements out before every stage: the worker
-// keeps every `workers`th. Errors: the source's; kInvalidArgument where a worker would get no
-// element.
-Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int workers);
+// keeps every `workers`th. Pure.
+data::PipelineSpec SpecOf(const Dataset& dataset, int worker, int workers);
 
-// The pipeline of that spec, begun. Errors are of Origin::kInput.
+// The pipeline of that spec, begun. Errors name the dataset and are of Origin::kInput: the
+// source's; kInvalidArgument where the worker would get no element.
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers);
 

@@ -60,7 +60,7 @@ TEST(DatasetTest, WholeEachWorkerHasAnOrderOfItsOwn) {
   EXPECT_EQ(orders.size(), 4u);
   // Worker 0 goes through it as a single process does.
   EXPECT_EQ(OnePass(dataset, 0, 4), OnePass(dataset, 0, 1));
-  EXPECT_EQ(SpecOf(dataset, 0, 4).value().stages.size(), dataset.spec.stages.size());
+  EXPECT_EQ(SpecOf(dataset, 0, 4).stages.size(), dataset.spec.stages.size());
 }
 
 TEST(DatasetTest, FilesAreDealtOutWithTheirLabels) {
