@@ -143,6 +143,20 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   }
 }
 
+Result<size_t> ReadAt(const FileDescriptor& file, int64_t offset, std::span<std::byte> out,
+                      const std::string& path) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const int64_t at = offset + static_cast<int64_t>(done);
+    const ssize_t n = ::pread(file.get(), out.data() + done, out.size() - done, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "cannot read at byte " + std::to_string(at), path);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
 Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   if (Status written = WriteAndSync(temporary, bytes); !written.ok()) {

@@ -51,6 +51,11 @@ Status CheckPath(std::string_view path);
 // `max_bytes` guards against a wrong path: larger files are kResourceExhausted.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
+// Fills `out` with the bytes of `file` from `offset` on and says how many there were: fewer than
+// asked for only where the file ends before. `path` is what errors name.
+Result<size_t> ReadAt(const FileDescriptor& file, int64_t offset, std::span<std::byte> out,
+                      const std::string& path);
+
 // Writes `path`.tmp.<pid>, syncs, renames over `path`, syncs the folder: readers see the old bytes
 // or the new ones.
 Status WriteFileAtomically(const std::string& path, std::string_view bytes);

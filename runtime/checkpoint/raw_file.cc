@@ -17,18 +17,10 @@ Result<std::unique_ptr<RawReader>> RawReader::Open(const std::string& path) {
 }
 
 Status RawReader::ReadAt(int64_t offset, std::span<std::byte> out) const {
-  while (!out.empty()) {
-    const ssize_t n = ::pread(file_.get(), out.data(), out.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "cannot read at byte " + std::to_string(offset), path_);
-    if (n == 0) {
-      return DataLoss(path_ + ": byte " + std::to_string(offset) + ": expected " +
-                      std::to_string(out.size()) + " more bytes, got: end of file");
-    }
-    out = out.subspan(static_cast<size_t>(n));
-    offset += n;
-  }
-  return OkStatus();
+  MT_ASSIGN_OR_RETURN(const size_t n, meshtrain::ReadAt(file_, offset, out, path_));
+  if (n == out.size()) return OkStatus();
+  return DataLoss(path_ + ": byte " + std::to_string(offset + static_cast<int64_t>(n)) +
+                  ": expected " + std::to_string(out.size() - n) + " more bytes, got: end of file");
 }
 
 Result<std::unique_ptr<RawWriter>> RawWriter::Create(const std::string& path) {

@@ -46,7 +46,7 @@ constexpr int64_t kLongestLine = 1 << 20;
 // Looks for line ends from a file's end to its beginning, with one block of it in memory.
 class LineEnds {
  public:
-  LineEnds(int fd, const std::string& path) : fd_(fd), path_(path) {}
+  LineEnds(const FileDescriptor& file, const std::string& path) : file_(file), path_(path) {}
 
   // The byte behind the last line end before `end`; 0 where there is none.
   Result<int64_t> Before(int64_t end) {
@@ -65,19 +65,15 @@ class LineEnds {
 
   Result<std::string> Read(int64_t begin, int64_t end) const {
     std::string bytes(static_cast<size_t>(end - begin), '\0');
-    for (size_t done = 0; done < bytes.size();) {
-      const ssize_t n = ::pread(fd_, bytes.data() + done, bytes.size() - done,
-                                begin + static_cast<int64_t>(done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrnoStatus(errno, "cannot read", path_);
-      if (n == 0) return Unavailable(path_ + ": somebody else cuts it off while it is read");
-      done += static_cast<size_t>(n);
-    }
+    MT_ASSIGN_OR_RETURN(const size_t n,
+                        ReadAt(file_, begin, std::as_writable_bytes(std::span(bytes)), path_));
+    if (n < bytes.size())
+      return Unavailable(path_ + ": somebody else cuts it off while it is read");
     return bytes;
   }
 
  private:
-  const int fd_;
+  const FileDescriptor& file_;
   const std::string& path_;
   int64_t begin_ = 0;  // of block_, in the file
   std::string block_;
@@ -106,9 +102,9 @@ struct Kept {
 };
 
 // The last line that stays.
-Result<Kept> LastOf(int fd, const std::string& path, int64_t size,
+Result<Kept> LastOf(const FileDescriptor& file, const std::string& path, int64_t size,
                     const MetricsLog::Behind& behind) {
-  LineEnds ends(fd, path);
+  LineEnds ends(file, path);
   MT_ASSIGN_OR_RETURN(int64_t end, ends.Before(size));
   while (end > 0) {
     MT_ASSIGN_OR_RETURN(const int64_t begin, ends.Before(end - 1));
@@ -152,7 +148,7 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
   if (behind) {
     struct stat info {};
     if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-    MT_ASSIGN_OR_RETURN(kept, LastOf(file.get(), path, info.st_size, *behind));
+    MT_ASSIGN_OR_RETURN(kept, LastOf(file, path, info.st_size, *behind));
   }
   if (::ftruncate(file.get(), kept.end) != 0) return ErrnoStatus(errno, "cannot cut off", path);
   return std::unique_ptr<MetricsLog>(

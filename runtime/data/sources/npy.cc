@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,21 +25,6 @@ struct Array {
   FileDescriptor file;
   NpyHead head;
 };
-
-// Bytes [at, at + out.size()) of the file, which has them. Fewer where the file ends before.
-Result<size_t> ReadAt(const FileDescriptor& file, int64_t at, std::span<std::byte> out,
-                      const std::string& path) {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n =
-        ::pread(file.get(), out.data() + done, out.size() - done, at + static_cast<int64_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "cannot read", path);
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  return done;
-}
 
 Result<Array> OpenArray(const std::string& path) {
   Array array{.path = path, .file = {}, .head = {}};

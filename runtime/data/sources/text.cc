@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -92,28 +91,27 @@ class TextSource final : public Source {
  private:
   // The first `count` characters of the part, as numbers.
   Status ReadTo(int64_t count) {
-    const std::span<uint8_t> ids = ids_.mutable_values<uint8_t>();
-    while (read_ < count) {
-      const int64_t at = begin_ + read_;
-      const ssize_t n = ::pread(file_.get(), &ids[static_cast<size_t>(read_)],
-                                static_cast<size_t>(count - read_), at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrnoStatus(errno, "cannot read", text_.file);
-      if (n == 0) {
-        return DataLoss(text_.file + ": byte " + std::to_string(at) +
-                        ": expected the text as it was opened, got: its end");
+    if (count <= read_) return OkStatus();
+    const int64_t at = begin_ + read_;
+    const std::span<uint8_t> wanted = ids_.mutable_values<uint8_t>().subspan(
+        static_cast<size_t>(read_), static_cast<size_t>(count - read_));
+    MT_ASSIGN_OR_RETURN(const size_t n,
+                        ReadAt(file_, at, std::as_writable_bytes(wanted), text_.file));
+    for (size_t i = 0; i < n; ++i) {
+      uint8_t& byte = wanted[i];
+      const int16_t number = numbers_[byte];
+      if (number < 0) {
+        return InvalidArgument(text_.file + ": byte " +
+                               std::to_string(at + static_cast<int64_t>(i)) +
+                               ": expected one of the " + std::to_string(text_.alphabet.size()) +
+                               " characters of `alphabet`, got: " + CharacterText(byte));
       }
-      for (int64_t i = read_; i < read_ + n; ++i) {
-        uint8_t& byte = ids[static_cast<size_t>(i)];
-        const int16_t number = numbers_[byte];
-        if (number < 0) {
-          return InvalidArgument(text_.file + ": byte " + std::to_string(begin_ + i) +
-                                 ": expected one of the " + std::to_string(text_.alphabet.size()) +
-                                 " characters of `alphabet`, got: " + CharacterText(byte));
-        }
-        byte = static_cast<uint8_t>(number);
-      }
-      read_ += n;
+      byte = static_cast<uint8_t>(number);
+    }
+    read_ += static_cast<int64_t>(n);
+    if (n < wanted.size()) {
+      return DataLoss(text_.file + ": byte " + std::to_string(begin_ + read_) +
+                      ": expected the text as it was opened, got: its end");
     }
     return OkStatus();
   }
@@ -154,7 +152,9 @@ Status Check(const TextFile& text) {
 // Compressed text would be trained on as it lies there.
 Status CheckPlain(const FileDescriptor& file, const std::string& path) {
   uint8_t head[2] = {};
-  if (::pread(file.get(), head, sizeof head, 0) == 2 && head[0] == 0x1f && head[1] == 0x8b) {
+  MT_ASSIGN_OR_RETURN(const size_t n,
+                      ReadAt(file, 0, std::as_writable_bytes(std::span(head)), path));
+  if (n == 2 && head[0] == 0x1f && head[1] == 0x8b) {
     return InvalidArgument(path + ": byte 0: expected a plain text, got: a gzip file (unpack it)");
   }
   return OkStatus();

@@ -140,6 +140,22 @@ TEST(FileTest, APathWithANulByteIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
+TEST(FileTest, ReadsFromAnyByteAsManyAsThereAre) {
+  const std::string path = ::testing::TempDir() + "/mt_file_read_at";
+  ASSERT_TRUE(WriteFileAtomically(path, "0123456789").ok());
+  const FileDescriptor file = *OpenFile(path, O_RDONLY);
+  std::string bytes(4, '.');
+  const auto read_at = [&](int64_t offset) {
+    return ReadAt(file, offset, std::as_writable_bytes(std::span(bytes)), path);
+  };
+  EXPECT_EQ(read_at(3).value(), 4u);
+  EXPECT_EQ(bytes, "3456");
+  EXPECT_EQ(read_at(8).value(), 2u);
+  EXPECT_EQ(bytes, "8956");
+  EXPECT_EQ(read_at(10).value(), 0u);
+  EXPECT_EQ(read_at(-1).status(), Unavailable(path + ": cannot read at byte -1: Invalid argument"));
+}
+
 TEST(FileTest, InPlaceTheFileStaysTheSame) {
   const std::string path = ::testing::TempDir() + "/mt_file_in_place";
   std::filesystem::remove(path);
