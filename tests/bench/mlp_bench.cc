@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -26,57 +25,13 @@
 #include "runtime/device/pjrt/lowering.h"
 #include "runtime/execute/loaded_step.h"
 #include "tests/bench/hand_loops.h"
+#include "tests/bench/modes.h"
 
 namespace meshtrain::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int64_t kBatch = 128;
 constexpr int kRepetitions = 21;
-
-double Milliseconds(Clock::time_point from) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - from).count();
-}
-
-// A mode owns what its step uses.
-struct Mode {
-  const char* name;
-  std::function<void()> step;
-  std::function<void()> check = [] {};  // after the last step
-  int steps = 0;                        // of one repetition
-  std::vector<double> times;            // milliseconds a step, one of each repetition
-};
-
-// Steps before the clock starts: the mode before has left its own data in the caches.
-void WarmUp(const Mode& mode) {
-  for (int i = 0; i < 5; ++i) mode.step();
-}
-
-void Measure(std::vector<Mode>& modes, double seconds_per_repetition) {
-  for (Mode& mode : modes) {
-    WarmUp(mode);
-    const auto begin = Clock::now();
-    for (int i = 0; i < 4; ++i) mode.step();
-    mode.steps =
-        std::max(4, static_cast<int>(seconds_per_repetition * 1e3 / (Milliseconds(begin) / 4)));
-  }
-  for (int r = 0; r < kRepetitions; ++r) {
-    for (Mode& mode : modes) {
-      WarmUp(mode);
-      const auto begin = Clock::now();
-      for (int i = 0; i < mode.steps; ++i) mode.step();
-      mode.times.push_back(Milliseconds(begin) / mode.steps);
-    }
-  }
-  for (const Mode& mode : modes) mode.check();
-}
-
-void Print(Mode mode) {
-  std::sort(mode.times.begin(), mode.times.end());
-  std::printf(
-      "{\"name\": \"%s\", \"step_ms_min\": %.4f, \"step_ms_median\": %.4f, \"steps\": %d}\n",
-      mode.name, mode.times[0], mode.times[mode.times.size() / 2], mode.steps);
-}
 
 Tensor RandomImages() {
   std::mt19937 random(0);
@@ -270,7 +225,7 @@ int main(int argc, char** argv) {
     if (std::getenv("MESHTRAIN_PJRT_PLUGIN") != nullptr) {
       kinds.push_back(TrainingStepIn("pjrt8", "batch=8", {.device_kind = "pjrt", .devices = 8}));
     }
-    Measure(kinds, argc > 2 ? std::atof(argv[2]) : 0.2);
+    Measure(kinds, argc > 2 ? std::atof(argv[2]) : 0.2, kRepetitions);
     for (const Mode& mode : kinds) Print(mode);
     return 0;
   }
@@ -281,7 +236,7 @@ int main(int argc, char** argv) {
                              Products(),
                              OptimizerLoop(),
                              TraceToPlan()};
-  Measure(modes, seconds);
+  Measure(modes, seconds, kRepetitions);
   for (const Mode& mode : modes) Print(mode);
   return 0;
 }

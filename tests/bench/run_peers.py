@@ -48,7 +48,7 @@ def busy_seconds():
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def run(command, timeout, env=None):
+def run(command, timeout, env=None, cwd=None):
     """Runs to the end; returns {"ok", "stdout", "error", "peak_mib", "others_cores"}.
 
     The peak is the process's own, from the kernel; `others_cores` is what other processes did meanwhile.
@@ -57,7 +57,8 @@ def run(command, timeout, env=None):
     busy, begin = busy_seconds(), time.time()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         try:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment,
+                                     cwd=cwd)
         except OSError as error:
             return {"ok": False, "stdout": "", "error": str(error), "peak_mib": 0, "others_cores": 0}
         # wait4 and not Popen.wait: it alone gives this child's peak memory.
@@ -87,11 +88,11 @@ def run(command, timeout, env=None):
     return result
 
 
-def quietest(command, args, env=None):
+def quietest(command, args, env=None, cwd=None):
     """The run with the least work of others meanwhile. A failed run is tried again too: JAX's abort is a race."""
     best = None
     for _ in range(1 + args.retries):
-        result = run(command, args.timeout, env)
+        result = run(command, args.timeout, env, cwd)
         if best is None or (result["ok"], -result["others_cores"]) > (best["ok"], -best["others_cores"]):
             best = result
         if best["ok"] and best["others_cores"] <= args.noise:
@@ -158,13 +159,21 @@ def peak_kib(pid):
         return 0
 
 
-def measure_job(args):
-    """The real job, three times: seconds from spawn to the first line of metrics.jsonl (median), and peak memory of its
-    largest process and of all its processes together, in which what they share counts for each (largest).
+def milliseconds_a_step(metrics):
+    """Of the steps behind the tenth, which warm up; None where there are not twice as many."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    seconds = [line["seconds"] for line in lines if "loss" in line and "seconds" in line]
+    return (seconds[-1] - seconds[10]) / (len(seconds) - 11) * 1e3 if len(seconds) > 20 else None
+
+
+def measure_job(args, cwd=None):
+    """The real job, three times: seconds from spawn to the first line of metrics.jsonl and milliseconds a step (medians),
+    and peak memory of its largest process and of all its processes together, in which what they share counts for each
+    (largest).
 
     Reading the data is part of it, which the peers' figures spare.
     """
-    seconds, largest, together = [], [], []
+    seconds, steps, largest, together = [], [], [], []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             metrics = Path(folder) / "out" / "metrics.jsonl"
@@ -186,12 +195,14 @@ def measure_job(args):
             watchers = [threading.Thread(target=watch), threading.Thread(target=watch_memory)]
             for watcher in watchers:
                 watcher.start()
-            result = run([args.meshtrain, "run", "-f", args.job, "--output", str(metrics.parent)], args.timeout)
+            result = run([args.meshtrain, "run", "-f", args.job, "--output", str(metrics.parent)], args.timeout, cwd=cwd)
             if not result["ok"]:
                 first.append(None)
             ended.set()
             for watcher in watchers:
                 watcher.join()
+            if result["ok"]:
+                steps.append(milliseconds_a_step(metrics))
         if not result["ok"]:
             return {"error": result["error"]}
         seconds += first[:1]
@@ -200,6 +211,8 @@ def measure_job(args):
     figures = {"peak_mib": max(largest), "all_processes_mib": max(together)}
     if seconds:
         figures["first_step_s"] = round(statistics.median(seconds), 4)
+    if steps and None not in steps:
+        figures["step_ms"] = round(statistics.median(steps), 4)
     return figures
 
 
@@ -223,7 +236,7 @@ def stripped_mib(program):
 
 def over_rounds(rounds):
     """One row for each name, from the rounds in which it ran: medians of medians, the least minimum, the highest peak."""
-    combine = {"step_ms_median": statistics.median, "spawn_to_first_step_s": statistics.median, "step_ms_min": min,
+    combine = {"step_ms_median": statistics.median, "spawn_to_first_step_s": statistics.median, "with_data_ms": statistics.median, "step_ms_min": min,
                "peak_mib": max, "others_cores": max}
     rows = {}
     for name in dict.fromkeys(name for one in rounds for name in one):
@@ -275,11 +288,16 @@ def cell(value, digits=2):
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def print_tables(ours, peers, results):
-    print("\n| step of the MLP, batch 128 | min ms | median ms | spawn to first step, s | peak MiB | others' cores | |")
-    print("|---|---|---|---|---|---|---|")
-    for name, row in [(f"meshtrain {k}", v) for k, v in ours.items()] + list(peers.items()):
+def print_tables(what, ours, peers, results, job=None):
+    print(f"\n| {what} | min ms | median ms | with data, ms | spawn to first step, s | peak MiB | others' cores | |")
+    print("|---|---|---|---|---|---|---|---|")
+    ours = [(f"meshtrain {k}", v) for k, v in ours.items()]
+    if job:
+        ours.append(("meshtrain run", {"with_data_ms": job.get("step_ms"), "spawn_to_first_step_s": job.get("first_step_s"),
+                                       "peak_mib": job.get("peak_mib")}))
+    for name, row in ours + list(peers.items()):
         print(f"| {name} | {cell(row.get('step_ms_min'), 3)} | {cell(row.get('step_ms_median'), 3)} "
+              f"| {cell(row.get('with_data_ms'), 3)} "
               f"| {cell(row.get('spawn_to_first_step_s'), 3)} | {cell(row.get('peak_mib'), 0)} "
               f"| {cell(row.get('others_cores'))} | {row.get('error', '')} |")
     print("\n| ratio or figure | measured | target | |")
@@ -330,7 +348,7 @@ def main():
     job = measure_job(args) if args.meshtrain else {}
     size = stripped_mib(args.worker) if args.worker else None
     results = ratios(ours, peers, job, size)
-    missed = print_tables(ours, peers, results)
+    missed = print_tables("step of the MLP, batch 128", ours, peers, results)
     if args.out:
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump({"ours": ours, "peers": peers, "job": job, "worker_mib": size,

@@ -92,7 +92,7 @@ class Ratios(unittest.TestCase):
         peers = {"jax x8": {"error": "signal 6"}, "tf dtensor x8": {"step_ms_median": 10.0}}
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
-            missed = run_peers.print_tables(ours, peers, run_peers.ratios(ours, peers, {}, None))
+            missed = run_peers.print_tables("the step", ours, peers, run_peers.ratios(ours, peers, {}, None))
         self.assertEqual(missed, ["TensorFlow DTensor x8 / 8 virtual devices"])
         self.assertIn("waived (signal 6)", text.getvalue())
         self.assertIn("| planning, ms |  | at most 20 | not measured |", text.getvalue())

@@ -45,10 +45,11 @@ def params():
     return made
 
 
-def measure(step, data, args, peer, devices, sync):
+def measure(step, data, args, peer, devices, sync, put=None):
     """Times `step(batch) -> loss handle` and prints one JSON line; `sync(handle) -> float` waits for the result.
 
-    Each repetition runs about 0.6 s of steps and waits once at its end.
+    Each repetition runs about 0.6 s of steps and waits once at its end. With `put(k) -> batch number k` also three runs of
+    about 2 s in which each step's batch is made and moved first: `with_data_ms`, their median.
     """
     out = {"name": f"{peer} {args.mode}", "batch": args.batch, "threads": args.threads, "devices": devices}
     out["loss0"] = float(sync(step(data[0])))
@@ -71,5 +72,15 @@ def measure(step, data, args, peer, devices, sync):
     times.sort()
     out.update(steps_per_rep=steps, reps=args.reps, last_loss=loss, step_ms_min=round(times[0], 4),
                step_ms_median=round(times[len(times) // 2], 4), step_ms_max=round(times[-1], 4))
+    if put:
+        steps = max(10, int(2e3 / times[0]))
+        with_data = []
+        for repetition in range(3):
+            start = time.perf_counter()
+            for k in range(steps):
+                loss = step(put(len(data) + repetition * steps + k))
+            sync(loss)
+            with_data.append((time.perf_counter() - start) / steps * 1e3)
+        out["with_data_ms"] = round(sorted(with_data)[1], 4)
     print(json.dumps(out))
     sys.stdout.flush()
