@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The language model of deploy/examples/charlm.yaml: from the reference's weights its twenty losses are those of the
-reference (tests/testdata/charlm), whatever the mesh splits: the batch, the heads and the vocabulary, the sequence, or
-the weights themselves. The text that it writes at its end is the same on each.
+reference (tests/testdata/charlm), whatever the mesh splits: the batch, the heads and the vocabulary, the sequence, the
+update alone (ZeRO-1 and ZeRO-2) or the weights themselves (ZeRO-3), in one process or several. The text that it writes at its end is the same on each.
    charlm_test.py BIN_FOLDER Always|Long, by a Python with numpy and safetensors"""
 import hashlib
 import json
@@ -30,6 +30,7 @@ GENERATE = EXAMPLE[EXAMPLE.index("    generate: "):]
 FEW = (("          validation_split: 0.05\n", "        take: 64\n"),
        ("subset: validation}", "subset: validation}\n        take: 16"), ("epochs: 2", "epochs: 1"))
 SEQUENCE = "    layout: {inputs: {x: [batch, sequence], y: [batch, sequence]}}\n"
+SHARED = "    layout: {update: shared}\n"
 ZERO = "    layout: {rules: [{match: '.*(kernel|embeddings)', spec: [batch, unsharded]}, {match: '.*', spec: [batch]}]}\n"
 
 
@@ -71,13 +72,13 @@ class CharacterModel(unittest.TestCase):
                               cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT,
                               stdin=subprocess.DEVNULL)
 
-    def losses(self, mesh, layout, name, steps, *more, dtype="f64", heads=4):
+    def losses(self, mesh, layout, name, steps, *more, dtype="f64", heads=4, processes=1):
         result = self.run_it(name, (
             (MESH, mesh + f"\n    initial_weights: initial-{dtype}.safetensors"), (RULES, layout),
             (GENERATE, ""), (RATE, "learning_rate: 0.0003\n"), ("      shuffle: {buffer: 8192}\n", ""), ("epochs: 2", "epochs: 1"),
             ("          validation_split: 0.05\n", f"        take: {steps * 16}\n"),
             ("subset: validation}", "subset: validation}\n        take: 16"), ("num_heads: 4", f"num_heads: {heads}"),
-            ("output_dim: 256,", f"output_dim: 256, dtype: {dtype},")), *more)
+            ("output_dim: 256,", f"output_dim: 256, dtype: {dtype},"), ("replicas: 1", f"replicas: {processes}")), *more)
         self.assertEqual(result.returncode, 0, result.stderr)
         losses = [line["loss"] for line in steps_of(self.folder / "runs" / name / "metrics.jsonl")]
         self.assertEqual(len(losses), steps)
@@ -94,6 +95,14 @@ class Always(CharacterModel):
 
     def test_the_first_are_so_to_1e_9_with_batch_heads_and_vocabulary_split(self):
         self.expect(self.losses(MESH, RULES, "split", 2, "--isolated"), 1e-9)
+
+    def test_the_first_are_so_in_several_processes(self):
+        for name, mesh, layout, processes in (("two_heads", MESH, RULES, 2),
+                                              ("two_sequence", "mesh: {sequence: 2}", SEQUENCE.replace("batch", "unsharded"), 2),
+                                              ("two_zero", "mesh: {batch: 2}", ZERO, 2),
+                                              ("four_shared", "mesh: {batch: 4}", SHARED, 4)):
+            with self.subTest(name):
+                self.expect(self.losses(mesh, layout, name, 2, processes=processes), 1e-9)
 
     def test_a_run_writes_text_and_what_it_left_writes_the_same_on_any_mesh(self):
         ask = '    generate: {prompt: "One ", length: 30, temperature: 0.8, seed: 2}\n'
@@ -138,9 +147,18 @@ class Long(CharacterModel):
                                           ("heads", MESH, RULES), ("heads_isolated", MESH, RULES, "--isolated"),
                                           ("batch_isolated", "mesh: {batch: 8}", "", "--isolated"),
                                           ("sequence", "mesh: {sequence: 4, batch: 2}", SEQUENCE, "--isolated"),
+                                          ("shared", "mesh: {batch: 8}", SHARED, "--isolated"),
                                           ("zero", "mesh: {batch: 8}", ZERO, "--isolated")):
             with self.subTest(name):
                 self.expect(self.losses(mesh, layout, name, 20, *more), 1e-8)
+
+    def test_all_twenty_in_several_processes(self):
+        for name, mesh, layout in (("batch", "mesh: {batch: 8}", ""), ("heads", MESH, RULES),
+                                   ("sequence", "mesh: {sequence: 4, batch: 2}", SEQUENCE),
+                                   ("zero", "mesh: {batch: 8}", ZERO)):
+            for processes in (2, 4):
+                with self.subTest(name, processes=processes):
+                    self.expect(self.losses(mesh, layout, f"{name}_{processes}", 20, processes=processes), 1e-8)
 
     def test_in_single_precision_too(self):
         for name, mesh, layout in (("alone", "mesh: {batch: 1}", ""), ("batch", "mesh: {batch: 8}", ""),

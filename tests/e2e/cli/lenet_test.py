@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """LeNet of deploy/examples/lenet.yaml: twenty steps are the same whatever the mesh splits, the batch, the filters or the
-images themselves; and the example learns.   lenet_test.py BIN_FOLDER"""
+images themselves, in one process or several; and the example learns.   lenet_test.py BIN_FOLDER"""
 import shutil
 import subprocess
 import sys
@@ -34,11 +34,12 @@ class LeNet(unittest.TestCase):
         return subprocess.run([BIN / "meshtrain", "run", "-f", f"{name}.yaml", "--output", f"runs/{name}", *more],
                               cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
 
-    def losses(self, mesh, layout, name, *more):
+    def losses(self, mesh, layout, name, *more, processes=1):
         """Of twenty steps in double precision."""
         text = EXAMPLE
         for old, new in ((MESH, mesh), (LAYOUT, layout), ("take: 5000", "take: 320"), ("take: 1000", "take: 16"),
                          ("batch: 100", "batch: 16"), ("epochs: 3", "epochs: 1"),
+                         ("replicas: 1", f"replicas: {processes}"),
                          ("- scale: 0.00392156862745098", "- {cast: f64}\n        - {scale: 0.00392156862745098}")):
             self.assertIn(old, text)
             text = text.replace(old, new)
@@ -57,9 +58,9 @@ class LeNet(unittest.TestCase):
                 ("space", MESH, LAYOUT),
                 # Seven rows a device, then three and a half.
                 ("uneven", "mesh: {batch: 2, h: 4}", "layout: {inputs: {x: [batch, h, unsharded]}}")):
-            for more in ([], ["--isolated"]):
-                with self.subTest(name, more=more):
-                    got = self.losses(mesh, layout, name + "".join(more), *more)
+            for more, processes in (([], 1), (["--isolated"], 1), ([], 2), ([], 4)):
+                with self.subTest(name, more=more, processes=processes):
+                    got = self.losses(mesh, layout, f"{name}{''.join(more)}_{processes}", *more, processes=processes)
                     for step, (ours, reference) in enumerate(zip(got, want)):
                         self.assertAlmostEqual(ours, reference, delta=1e-9 * max(1, abs(reference)), msg=f"step {step}")
 

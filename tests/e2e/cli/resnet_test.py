@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The ResNet of deploy/examples/resnet.yaml: from the reference's weights its twenty losses are those
 of the reference (tests/testdata/resnet), and the first are the same whatever the mesh splits: the batch, the filters or
-the images themselves.   resnet_test.py BIN_FOLDER, by a Python with numpy and safetensors"""
+the images themselves, in one process or several.   resnet_test.py BIN_FOLDER, by a Python with numpy and safetensors"""
 import hashlib
 import json
 import shutil
@@ -58,12 +58,13 @@ class ResNet(unittest.TestCase):
         for name, dtype in (("f64", np.float64), ("f32", np.float32)):
             save_file(initial_weights(dtype), cls.folder / f"initial-{name}.safetensors")
 
-    def losses(self, mesh, layout, name, steps, *more, dtype="f64"):
+    def losses(self, mesh, layout, name, steps, *more, dtype="f64", processes=1):
         text = EXAMPLE
         for old, new in ((MESH, mesh + f"\n    initial_weights: initial-{dtype}.safetensors"), (LAYOUT, layout),
                          ("train-labels32.idx.gz}", f"train-labels32.idx.gz}}\n        take: {steps * BATCH}"),
                          ("test-labels32.idx.gz}", "test-labels32.idx.gz}\n        take: 64"),
-                         ("- normalize:", f"- cast: {dtype}\n        - normalize:"), ("epochs: 3", "epochs: 1")):
+                         ("- normalize:", f"- cast: {dtype}\n        - normalize:"), ("epochs: 3", "epochs: 1"),
+                         ("replicas: 1", f"replicas: {processes}")):
             self.assertIn(old, text)
             text = text.replace(old, new)
         (self.folder / f"{name}.yaml").write_text(text)
@@ -93,6 +94,12 @@ class ResNet(unittest.TestCase):
                                           ("space", MESH, LAYOUT), ("space_isolated", MESH, LAYOUT, "--isolated")):
             with self.subTest(name):
                 self.expect(self.losses(mesh, layout, name, 2, *more), 1e-9)
+        for name, mesh, layout, processes in (("batch_2", "mesh: {batch: 8}", "", 2), ("batch_4", "mesh: {batch: 4}", "", 4),
+                                              ("filters_2", "mesh: {batch: 2, model: 2}", FILTERS, 2),
+                                              ("space_2", "mesh: {h: 2, w: 2}", "layout: {inputs: {x: [unsharded, h, w, unsharded]}}", 2),
+                                              ("space_4", MESH, LAYOUT, 4)):
+            with self.subTest(name):
+                self.expect(self.losses(mesh, layout, name, 2, processes=processes), 1e-9)
 
 
 if __name__ == "__main__":
