@@ -51,7 +51,8 @@ Result<ComponentMap> ComponentMap::Create(const std::vector<SeededOp>& ops, Tens
   const auto end_chain = [&]() -> Status {
     if (chain.empty()) return OkStatus();
     MT_ASSIGN_OR_RETURN(MapChain compiled,
-                        MapChain::Create(std::exchange(chain, {}), element.dtype));
+                        MapChain::Create(std::exchange(chain, {}), element.dtype,
+                                         element.rank() == 0 ? 1 : element.dims.back()));
     element.dtype = compiled.output();
     made.steps_.push_back({std::move(compiled), element});
     return OkStatus();

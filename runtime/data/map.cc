@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <string>
 
 #include "runtime/base/check.h"
@@ -44,21 +43,54 @@ DType OutputOf(const MapOp& op, DType in) {
   return FloatFor(in);
 }
 
-Status Check(const MapOp& op) {
+template <typename T>
+Tensor NormalizeTensor(const Tensor& x, const Normalize& by) {
+  if (by.mean.size() == 1 && by.deviation.size() == 1) {
+    const T mean = static_cast<T>(by.mean[0]), deviation = static_cast<T>(by.deviation[0]);
+    return Elementwise<T>(x, [=](T v) { return (v - mean) / deviation; });
+  }
+  const auto channels = static_cast<size_t>(x.dims().back());
+  const auto of_channels = [channels](const std::vector<double>& given) {
+    std::vector<T> all(given.begin(), given.end());
+    all.resize(channels, all[0]);
+    return all;
+  };
+  const std::vector<T> mean = of_channels(by.mean), deviation = of_channels(by.deviation);
+  size_t c = channels - 1;
+  return Elementwise<T>(x, [&](T v) {
+    c = c + 1 == channels ? 0 : c + 1;
+    return (v - mean[c]) / deviation[c];
+  });
+}
+
+bool TellsChannels(const MapOp& op) {
+  const auto* n = std::get_if<Normalize>(&op);
+  return n != nullptr && (n->mean.size() > 1 || n->deviation.size() > 1);
+}
+
+Status CheckNumbers(const std::string& what, const std::vector<double>& numbers, int64_t channels) {
+  if (numbers.size() != 1 && static_cast<int64_t>(numbers.size()) != channels) {
+    return InvalidArgument("map: normalize: expected one " + what + ", or one for each channel (" +
+                           std::to_string(channels) + "), got: " + std::to_string(numbers.size()));
+  }
+  for (const double number : numbers) {
+    if (std::isfinite(number) && (what == "mean" || number > 0)) continue;
+    return InvalidArgument("map: normalize: expected a " + what +
+                           (what == "mean" ? " that is finite, got: " : " above 0, got: ") +
+                           std::to_string(number));
+  }
+  return OkStatus();
+}
+
+Status Check(const MapOp& op, int64_t channels) {
   if (const auto* scale = std::get_if<Scale>(&op);
       scale != nullptr && !std::isfinite(scale->factor)) {
     return InvalidArgument("map: scale: expected a finite factor, got: " +
                            std::to_string(scale->factor));
   }
   if (const auto* n = std::get_if<Normalize>(&op)) {
-    if (!std::isfinite(n->mean)) {
-      return InvalidArgument("map: normalize: expected a finite mean, got: " +
-                             std::to_string(n->mean));
-    }
-    if (!std::isfinite(n->deviation) || n->deviation <= 0) {
-      return InvalidArgument("map: normalize: expected a deviation above 0, got: " +
-                             std::to_string(n->deviation));
-    }
+    MT_RETURN_IF_ERROR(CheckNumbers("mean", n->mean, channels));
+    MT_RETURN_IF_ERROR(CheckNumbers("deviation", n->deviation, channels));
   }
   return OkStatus();
 }
@@ -73,25 +105,25 @@ Tensor ApplyMap(const MapOp& op, const Tensor& x) {
     return wide ? ScaleTensor<double>(v, scale->factor) : ScaleTensor<float>(v, scale->factor);
   }
   const auto& n = std::get<Normalize>(op);
-  if (wide) return Elementwise<double>(v, [&](double e) { return (e - n.mean) / n.deviation; });
-  const auto mean = static_cast<float>(n.mean);
-  const auto deviation = static_cast<float>(n.deviation);
-  return Elementwise<float>(v, [=](float e) { return (e - mean) / deviation; });
+  return wide ? NormalizeTensor<double>(v, n) : NormalizeTensor<float>(v, n);
 }
 
-Result<MapChain> MapChain::Create(std::vector<MapOp> ops, DType input) {
+Result<MapChain> MapChain::Create(std::vector<MapOp> ops, DType input, int64_t channels) {
   MapChain chain;
   chain.input_ = input;
   chain.output_ = input;
   for (const MapOp& op : ops) {
-    MT_RETURN_IF_ERROR(Check(op));
+    MT_RETURN_IF_ERROR(Check(op, channels));
+    if (TellsChannels(op)) chain.channels_ = channels;
     chain.output_ = OutputOf(op, chain.output_);
   }
   chain.ops_ = std::move(ops);
   if (input == DType::kU8) {
-    std::vector<uint8_t> all(256);
-    std::iota(all.begin(), all.end(), uint8_t{0});
-    chain.table_ = Tensor::Of<uint8_t>({256}, all);
+    chain.table_ = Tensor(TensorType{DType::kU8, {256, chain.channels_}});
+    const auto all = chain.table_.mutable_values<uint8_t>();
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i] = static_cast<uint8_t>(i / static_cast<size_t>(chain.channels_));
+    }
     for (const MapOp& op : chain.ops_) chain.table_ = ApplyMap(op, chain.table_);
   }
   return chain;
@@ -100,6 +132,7 @@ Result<MapChain> MapChain::Create(std::vector<MapOp> ops, DType input) {
 void MapChain::Run(std::span<const std::byte> in, std::span<std::byte> out) const {
   const int64_t count = static_cast<int64_t>(in.size()) / mesh::DTypeBytes(input_);
   MT_CHECK(static_cast<int64_t>(out.size()) == count * mesh::DTypeBytes(output_));
+  MT_CHECK(count % channels_ == 0);
   if (in.empty()) return;
   if (ops_.empty()) {
     std::memcpy(out.data(), in.data(), in.size());
@@ -111,11 +144,17 @@ void MapChain::Run(std::span<const std::byte> in, std::span<std::byte> out) cons
       using To = decltype(target);
       const To* table = table_.values<To>().data();
       auto* to = reinterpret_cast<To*>(out.data());
-      for (int64_t i = 0; i < count; ++i) to[i] = table[from[i]];
+      if (channels_ == 1) {
+        for (int64_t i = 0; i < count; ++i) to[i] = table[from[i]];
+        return;
+      }
+      for (int64_t i = 0; i < count; i += channels_) {
+        for (int64_t c = 0; c < channels_; ++c) to[i + c] = table[from[i + c] * channels_ + c];
+      }
     });
     return;
   }
-  Tensor x(TensorType{input_, {count}});
+  Tensor x(TensorType{input_, {count / channels_, channels_}});
   std::memcpy(x.mutable_bytes().data(), in.data(), in.size());
   for (const MapOp& op : ops_) x = ApplyMap(op, x);
   std::memcpy(out.data(), x.bytes().data(), out.size());

@@ -13,26 +13,30 @@
 namespace meshtrain::data {
 
 // The value of one op, which works value by value (scale, normalize, cast); what each computes is
-// said in spec.h.
+// said in spec.h. The last dimension of `x` is that of an element.
 mesh::Tensor ApplyMap(const MapOp& op, const mesh::Tensor& x);
 
-// A chain of such ops, compiled for one input type: u8 in becomes a table of 256 results, bit-equal
-// to the ops in turn. Immutable, so any thread may use it.
+// A chain of such ops, compiled for one input type: u8 in becomes a table of 256 results (for each
+// channel, where an op tells them apart), bit-equal to the ops in turn. Immutable, so any thread
+// may use it.
 class MapChain {
  public:
-  // Errors: kInvalidArgument for a deviation of zero or a factor that is not finite.
-  static Result<MapChain> Create(std::vector<MapOp> ops, mesh::DType input);
+  // `channels`: the size of an element's last dimension; 1 of scalars. Errors: kInvalidArgument for
+  // a deviation of zero, a factor that is not finite, and numbers that are neither one nor
+  // `channels`.
+  static Result<MapChain> Create(std::vector<MapOp> ops, mesh::DType input, int64_t channels);
 
   mesh::DType input() const { return input_; }
   mesh::DType output() const { return output_; }
-  // in.size()/bytes(input) elements; out is as many elements of the output type.
+  // Whole elements; in.size()/bytes(input) values, and out is as many values of the output type.
   void Run(std::span<const std::byte> in, std::span<std::byte> out) const;
 
  private:
   std::vector<MapOp> ops_;
   mesh::DType input_ = mesh::DType::kU8;
   mesh::DType output_ = mesh::DType::kU8;
-  mesh::Tensor table_;  // 256 elements of the output type, for u8 in
+  int64_t channels_ = 1;  // 1 where no op tells them apart
+  mesh::Tensor table_;    // for u8 in: [256, channels_] of the output type
 };
 
 }  // namespace meshtrain::data

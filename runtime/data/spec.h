@@ -90,10 +90,11 @@ struct SourceSpec {
 struct Scale {
   double factor = 1;
 };
-// (x - mean) / deviation, in f32 (f64 stays f64).
+// (x - mean) / deviation, in f32 (f64 stays f64). One number for all values, or one for each place
+// in the last dimension of an element: of images [height, width, channels], for each channel.
 struct Normalize {
-  double mean = 0;
-  double deviation = 1;
+  std::vector<double> mean = {0};
+  std::vector<double> deviation = {1};
 };
 // Towards zero, saturating, where a float becomes an integer.
 struct Cast {

@@ -21,6 +21,8 @@ std::string TypeText(const Field& field) {
       return "a list of whole numbers";
     case FieldType::kNumbers:
       return "a list, each " + field.bounds.ToString(false);
+    case FieldType::kNumberOrNumbers:
+      return field.bounds.ToString(false) + ", or a list of them";
     case FieldType::kTexts:
       return "a list of texts";
     case FieldType::kMap:
@@ -194,6 +196,27 @@ Field Numbers(std::string_view name, const Bounds& bounds, const Says& says) {
   Field field = Plain<std::vector<double>>(
       name, FieldType::kNumbers, [=](Fields& in) { return in.Numbers(name, bounds); }, says);
   field.bounds = bounds;
+  return field;
+}
+
+Field NumberOrNumbers(std::string_view name, const Bounds& bounds, const Says& says) {
+  Field field{.name = name, .type = FieldType::kNumberOrNumbers, .says = says, .bounds = bounds};
+  field.read = [name, bounds, wanted = TypeText(field)](Fields& in, void* out) {
+    const Node* node = in.Get(name);
+    if (node == nullptr) return;
+    if (node->IsList() ? node->list.empty() : !node->AsDouble()) {
+      in.Wrong(name, wanted);
+    } else if (node->IsList()) {
+      static_cast<Options*>(out)->Set(name, in.Numbers(name, bounds));
+    } else {
+      static_cast<Options*>(out)->Set(name, std::vector<double>{in.Number(name, 0, bounds)});
+    }
+  };
+  field.write = [name](const void* from) -> std::optional<Node> {
+    const auto numbers = static_cast<const Options*>(from)->Numbers(name);
+    if (!numbers) return std::nullopt;
+    return numbers->size() == 1 ? field::ToNode(numbers->front()) : field::ToNode(*numbers);
+  };
   return field;
 }
 

@@ -56,6 +56,7 @@ enum class FieldType : uint8_t {
   kWord,  // one of `words`
   kInts,
   kNumbers,
+  kNumberOrNumbers,
   kTexts,
   kMap,     // of `fields`
   kMaps,    // a list of maps of `fields`
@@ -299,6 +300,8 @@ Field Text(std::string_view name, const Says& says);
 Field Word(std::string_view name, std::vector<std::string> words, const Says& says);
 Field Ints(std::string_view name, const Says& says);
 Field Numbers(std::string_view name, const Bounds& bounds, const Says& says);
+// A number, or a list of them: as the numbers of Options, a number as a list of one.
+Field NumberOrNumbers(std::string_view name, const Bounds& bounds, const Says& says);
 Field Texts(std::string_view name, const Says& says);
 Field OneOf(std::string_view name, const Catalogue& catalogue, const Says& says);
 // A number, or one of a catalogue.

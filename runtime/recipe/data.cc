@@ -20,7 +20,8 @@ constexpr MapRow kMapOps[] = {
      [](const manifest::Options& o) -> data::MapOp { return data::Scale{o.Number("scale", 1)}; }},
     {"normalize",
      [](const manifest::Options& o) -> data::MapOp {
-       return data::Normalize{.mean = o.Number("mean", 0), .deviation = o.Number("deviation", 1)};
+       return data::Normalize{.mean = o.Numbers("mean").value_or(std::vector<double>{0}),
+                              .deviation = o.Numbers("deviation").value_or(std::vector<double>{1})};
      }},
     {"cast",
      [](const manifest::Options& o) -> data::MapOp {

@@ -30,7 +30,7 @@ spec:{strategy}
         - random_crop: {{size: [8, 8], padding: 2}}
         - random_flip
         - cast: {dtype}
-        - scale: 0.00392156862745098
+        - normalize: {{mean: [128, 64, 128], deviation: [128, 64, 96]}}
       shuffle: {{buffer: 64}}
       batch: 12
       cache: {cache}
@@ -174,6 +174,8 @@ class ImageData(RunningCase):
                 ("- random_flip\n", "- random_flip: {horizontal: false}\n", ["horizontal: expected true, or `vertical: true`"]),
                 ("- random_flip\n", "- random_flop\n", ["random_flop", "random_flip"]),
                 ("size: [8, 8]", "size: [9, 13]", ["random_crop: expected a size of at most [12, 12]", "got: [9, 13]"]),
+                ("mean: [128, 64, 128]", "mean: [128, 64]",
+                 ["normalize: expected one mean, or one for each channel (3), got: 2"]),
                 ("{folder:", "{color_mode: gray, folder:", ["color_mode: expected one of grayscale, rgb, rgba"])):
             path = Path(self.images())
             path.write_text(path.read_text().replace(old, new))

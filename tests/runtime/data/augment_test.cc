@@ -171,7 +171,7 @@ MemoryArrays Images() {
 }
 
 MapStage Augmenting(uint64_t seed = 3) {
-  return {.ops = {RandomCrop{{6, 5, 2}}, Scale{1.0 / 255}, RandomFlip{}, Normalize{0.5, 0.25}},
+  return {.ops = {RandomCrop{{6, 5, 2}}, Scale{1.0 / 255}, RandomFlip{}, Normalize{{0.5}, {0.25}}},
           .seed = seed};
 }
 

@@ -74,6 +74,25 @@ TEST(DataTest, TestDataCanLieInAnotherFolder) {
   EXPECT_EQ(std::get<data::ImageFolder>(spec.source.from).folder, "elsewhere/test");
 }
 
+TEST(DataTest, NormalizesAllChannelsOrEach) {
+  const auto read = [](const std::string& op) {
+    std::string text(kImages);
+    const std::string was = "scale: 0.5";
+    text.replace(text.find(was), was.size(), op);
+    const auto manifest = ParseManifest(text, "job.yaml");
+    EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+    // Written and read again it is the same.
+    const auto again = ParseManifest(ToYaml(manifest::WriteProgram(manifest->program)), "job.yaml");
+    EXPECT_TRUE(again.ok()) << again.status().message();
+    return std::get<data::Normalize>(MapOf(TestPipeline(again->program)).ops.at(1));
+  };
+  EXPECT_EQ(read("normalize: {mean: 3}").mean, std::vector<double>{3});
+  EXPECT_EQ(read("normalize: {mean: 3}").deviation, std::vector<double>{1});
+  const data::Normalize each = read("normalize: {mean: [1, 2, 3], deviation: [0.5, 1, 2]}");
+  EXPECT_EQ(each.mean, (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(each.deviation, (std::vector<double>{0.5, 1, 2}));
+}
+
 TEST(DataTest, SaysWhatIsWrongWithAMap) {
   const auto message = [](const std::string& op) {
     std::string text(kImages);
@@ -92,6 +111,11 @@ TEST(DataTest, SaysWhatIsWrongWithAMap) {
   EXPECT_THAT(message("random_crop: {size: [3, 4], padding: -1}"),
               ::testing::HasSubstr("padding: expected a whole number of at least 0"));
   EXPECT_THAT(message("random_crop"), ::testing::HasSubstr("size"));
+  const std::string mean = "normalize.mean: expected a number, or a list of them, got: ";
+  EXPECT_THAT(message("normalize: {mean: grey}"), ::testing::HasSubstr(mean));
+  EXPECT_THAT(message("normalize: {mean: []}"), ::testing::HasSubstr(mean));
+  EXPECT_THAT(message("normalize: {deviation: [1, 0, 2]}"),
+              ::testing::HasSubstr("normalize.deviation: expected a number above 0, got: 0"));
 }
 
 TEST(DataTest, WhatCannotBeDoneWithoutACacheSaysSo) {

@@ -87,7 +87,7 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
   Dataset idx{"idx",
               {{data::IdxFiles{"a.gz", "b.gz", DType::kI64}, 100, 3, 5}, {}},
               ShardPolicy::kByElement};
-  idx.spec.stages = {data::MapStage{{data::Scale{0.5}, data::Normalize{1, 2},
+  idx.spec.stages = {data::MapStage{{data::Scale{0.5}, data::Normalize{{1, 3}, {2}},
                                      data::Cast{DType::kF64}, data::RandomFlip{false, true},
                                      data::RandomCrop{{3, 4, 5}}, data::CenterCrop{{6, 7, 8}}},
                                     1,

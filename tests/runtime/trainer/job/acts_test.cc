@@ -65,7 +65,7 @@ std::string Text(const data::PipelineSpec& spec) {
     std::string operator()(const data::OwnSource& s) const { return s.name; }
     std::string operator()(const data::Scale& s) const { return fmt::format("scale {}", s.factor); }
     std::string operator()(const data::Normalize& n) const {
-      return fmt::format("normalize {} {}", n.mean, n.deviation);
+      return fmt::format("normalize {} {}", fmt::join(n.mean, ","), fmt::join(n.deviation, ","));
     }
     std::string operator()(const data::Cast& c) const {
       return fmt::format("cast {}", mesh::DTypeName(c.to));
