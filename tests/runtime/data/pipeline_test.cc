@@ -276,15 +276,16 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
   ids->ExpectIds({{"y", 5}});
   EXPECT_EQ(ids->Next().status(),
             InvalidArgument(files.labels + ", component `y`: example 23: id 5, but 5 rows"));
-  // A spec may say it, and arrays may say where they come from.
-  PipelineSpec spec{
-      .source = {.from = MemoryArrays{{mesh::Tensor::Of<float>({2}, std::vector<float>{0, 0}),
-                                       mesh::Tensor::Of<int32_t>({2}, std::vector<int32_t>{0, 7})},
-                                      "part",
-                                      5,
-                                      3}},
-      .stages = {BatchStage{2}},
-      .classes = 7};
+  // A spec may say it, and arrays may say where they come from. Of a part, the whole's numbers
+  // count.
+  const std::vector<int32_t> numbers = {0, 0, 0, 0, 0, 0, 0, 0, 7};
+  PipelineSpec spec{.source = {.from = MemoryArrays{{mesh::Tensor::Of<int32_t>({9}, numbers),
+                                                     mesh::Tensor::Of<int32_t>({9}, numbers)},
+                                                    "part"},
+                               .first = 5,
+                               .every = 3},
+                    .stages = {BatchStage{2}},
+                    .classes = 7};
   EXPECT_EQ(Pipeline::Create(spec).value()->Next().status(),
             InvalidArgument("part: example 8: label 7, but 7 classes"));
 }
