@@ -159,17 +159,10 @@ def peak_kib(pid):
         return 0
 
 
-def milliseconds_a_step(metrics):
-    """Of the steps behind the tenth, which warm up; None where there are not twice as many."""
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    seconds = [line["seconds"] for line in lines if "loss" in line and "seconds" in line]
-    return (seconds[-1] - seconds[10]) / (len(seconds) - 11) * 1e3 if len(seconds) > 20 else None
-
-
 def measure_job(args, cwd=None):
-    """The real job, three times: seconds from spawn to the first line of metrics.jsonl and milliseconds a step (medians),
-    and peak memory of its largest process and of all its processes together, in which what they share counts for each
-    (largest).
+    """The real job, three times: seconds from spawn to the first line of metrics.jsonl (median), milliseconds a step
+    from there to the end, in which its model and its report are written (median), and peak memory of its largest
+    process and of all its processes together, in which what they share counts for each (largest).
 
     Reading the data is part of it, which the peers' figures spare.
     """
@@ -201,8 +194,9 @@ def measure_job(args, cwd=None):
             ended.set()
             for watcher in watchers:
                 watcher.join()
-            if result["ok"]:
-                steps.append(milliseconds_a_step(metrics))
+            if result["ok"] and first:
+                count = sum('"loss"' in line for line in metrics.read_text().splitlines())
+                steps.append((time.time() - begin - first[0]) / max(1, count - 1) * 1e3)
         if not result["ok"]:
             return {"error": result["error"]}
         seconds += first[:1]
@@ -211,7 +205,7 @@ def measure_job(args, cwd=None):
     figures = {"peak_mib": max(largest), "all_processes_mib": max(together)}
     if seconds:
         figures["first_step_s"] = round(statistics.median(seconds), 4)
-    if steps and None not in steps:
+    if steps:
         figures["step_ms"] = round(statistics.median(steps), 4)
     return figures
 
