@@ -64,8 +64,8 @@ Status TrainedModel::PlanPrediction(data::Pipeline& data) {
         }
         MT_RETURN_IF_ERROR(strategy_->DeclareOnMesh(parameters_, traced.states));
       }
-      MT_ASSIGN_OR_RETURN(predictions_[size], engine_->AddPrediction(traced.prediction.program,
-                                                                     traced.prediction.variables));
+      MT_ASSIGN_OR_RETURN(predictions_[size],
+                          engine_->AddPrediction(traced.prediction, /*whole=*/false));
     }
     return OkStatus();
   };

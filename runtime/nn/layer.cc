@@ -78,6 +78,10 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
   std::optional<Builder::LineScope> line;
   if (line_.line > 0) line.emplace(*builder, line_);
   top = &frame;
+  if (context().writing != nullptr && !by_position()) {
+    Fail(InvalidArgument("expected a layer that takes position by position, got: " +
+                         std::string(kind())));
+  }
   std::vector<Value> cast;
   std::optional<Builder::ReadingScope> reading;
   const auto compute = context().compute;
@@ -129,6 +133,22 @@ Parameter Layer::AddParameter(std::string_view name, TensorType type, Initialize
   }
   parameters_.emplace_back(path, std::move(type), initializer, std::move(options));
   return parameters_.back();
+}
+
+Value Layer::Keep(std::string_view name, const Value& now) {
+  Writing& writing = *context().writing;
+  TensorType type = now.type();
+  type.dims[1] = writing.length;
+  const program::Variable& kept = writing.kept.emplace_back(path_ + "." + std::string(name), type,
+                                                            /*trainable=*/false);
+  program::Dims places(type.dims.size(), 1);
+  const Value position = program::Reshape(writing.position, places);
+  places[1] = writing.length;
+  Builder& builder = *now.builder();
+  const Value all =
+      program::Select(program::Equal(program::Iota(places, 1), position), now, builder.Read(kept));
+  builder.Assign(kept, all);
+  return all;
 }
 
 void Layer::Fail(Status error) {

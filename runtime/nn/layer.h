@@ -28,6 +28,15 @@
 
 namespace meshtrain::nn {
 
+// A text is written id by id: layers see one position of it, [1, 1, ...], and keep what they will
+// need of it where later positions look back (Layer::Keep).
+struct Writing {
+  Value position;      // i64[1]: its place in the text, counted from 0
+  int64_t length = 0;  // of the longest text
+  // What layers keep, each [1, length, ...], added by Layer::Keep. Zeros before the first position.
+  std::vector<program::Variable> kept = {};
+};
+
 // How layers behave in the trace at hand.
 struct CallContext {
   bool training = false;
@@ -41,6 +50,8 @@ struct CallContext {
   // Devices that hold parts of a weight's gradient sum them in `compute` too, and not in f32: half
   // as many bytes between them, and each part and sum rounded to 16 bits.
   bool narrow_sums = false;
+  // One position of a text is traced, and not in training. Null: whole tensors are.
+  Writing* writing = nullptr;
 
   // This thread's; outside every scope: not training.
   static const CallContext& Current();
@@ -83,6 +94,10 @@ class Layer {
   void set_name(std::string name) { name_ = std::move(name); }  // before the first call
   // "dense": what a container names it after where it has no name.
   virtual std::string_view kind() const { return "model"; }
+  // Of sequences [N, T, ...]: what it gives for a position depends on what it is given for it and,
+  // at most, for those before, which it keeps (Keep) where CallContext::writing says so. A
+  // container says so of itself; its layers are asked each. Layers that do not are refused there.
+  virtual bool by_position() const { return false; }
   // Its weights and those of the layers it has called, in the order in which they were made; empty
   // before the first call.
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -105,6 +120,9 @@ class Layer {
   Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer,
                          ParameterOptions options = {});
   const CallContext& context() const { return CallContext::Current(); }
+  // Where CallContext::writing: [1, length, ...], `now` [1, 1, ...] in the place of this position
+  // and what was kept before in the others. `name`: of what is kept, once in each layer.
+  Value Keep(std::string_view name, const Value& now);
   // Gives the error to the builder, with the layer's path before it and the line that called the
   // layer.
   void Fail(Status error);

@@ -47,6 +47,7 @@ class Dense final : public Layer {
       : Layer(options.name), units_(units), options_(std::move(options)) {}
   Dense(Dense&&) = default;
   std::string_view kind() const override { return "dense"; }
+  bool by_position() const override { return true; }
   const Parameter& kernel() const { return kernel_; }
   const Parameter& bias() const { return bias_; }
 
@@ -228,6 +229,7 @@ class Embedding final : public Layer {
         options_(std::move(options)) {}
   Embedding(Embedding&&) = default;
   std::string_view kind() const override { return "embedding"; }
+  bool by_position() const override { return true; }
   const Parameter& embeddings() const { return embeddings_; }
 
  protected:
@@ -256,6 +258,7 @@ class PositionEmbedding final : public Layer {
       : Layer(options.name), sequence_length_(sequence_length), options_(std::move(options)) {}
   PositionEmbedding(PositionEmbedding&&) = default;
   std::string_view kind() const override { return "position_embedding"; }
+  bool by_position() const override { return true; }
 
  protected:
   void Build(std::span<const TensorType> inputs) override;
@@ -299,6 +302,7 @@ class MultiHeadAttention final : public Layer {
       : Layer(options.name), heads_(heads), options_(std::move(options)) {}
   MultiHeadAttention(MultiHeadAttention&&) = default;
   std::string_view kind() const override { return "multi_head_attention"; }
+  bool by_position() const override { return options_.causal; }
 
  protected:
   void Build(std::span<const TensorType> inputs) override;
@@ -311,7 +315,8 @@ class MultiHeadAttention final : public Layer {
   Projection MakeProjection(std::string_view name, program::DType dtype, int64_t in, int64_t out,
                             bool heads_first);
   Value Project(const Value& x, const Projection& projection) const;
-  Value Weigh(const Value& scores, int64_t length) const;
+  Value Turned(const Value& x) const;
+  Value Weigh(const Value& scores) const;
 
   int64_t heads_;
   int64_t groups_ = 0;  // key/value heads
@@ -352,6 +357,7 @@ class Activation final : public Layer {
       : Layer(std::move(name)), activation_(activation) {}
   Activation(Activation&&) = default;
   std::string_view kind() const override { return "activation"; }
+  bool by_position() const override { return true; }
 
  protected:
   Value Call(const Value& x) override { return Activate(x, activation_); }
@@ -369,6 +375,7 @@ class Dropout final : public Layer {
       : Layer(std::move(name)), rate_(rate), seed_(seed) {}
   Dropout(Dropout&&) = default;
   std::string_view kind() const override { return "dropout"; }
+  bool by_position() const override { return true; }
 
  protected:
   Value Call(const Value& x) override;
@@ -406,6 +413,7 @@ class BatchNormalization final : public Layer {
       : Layer(options.name, kInF32), options_(std::move(options)) {}
   BatchNormalization(BatchNormalization&&) = default;
   std::string_view kind() const override { return "batch_normalization"; }
+  bool by_position() const override { return options_.axis == -1; }
 
  protected:
   void Build(std::span<const TensorType> inputs) override;
@@ -423,6 +431,7 @@ class LayerNormalization final : public Layer {
       : Layer(options.name, kInF32), axes_(std::move(axes)), options_(std::move(options)) {}
   LayerNormalization(LayerNormalization&&) = default;
   std::string_view kind() const override { return "layer_normalization"; }
+  bool by_position() const override { return axes_ == std::vector<int64_t>{-1}; }
 
  protected:
   void Build(std::span<const TensorType> inputs) override;
@@ -460,6 +469,7 @@ class RmsNormalization final : public Layer {
       : Layer(options.name, kInF32), axes_(std::move(axes)), options_(std::move(options)) {}
   RmsNormalization(RmsNormalization&&) = default;
   std::string_view kind() const override { return "rms_normalization"; }
+  bool by_position() const override { return axes_ == std::vector<int64_t>{-1}; }
 
  protected:
   void Build(std::span<const TensorType> inputs) override;
@@ -477,6 +487,7 @@ class Add final : public Layer {
   explicit Add(std::string name = "") : Layer(std::move(name)) {}
   Add(Add&&) = default;
   std::string_view kind() const override { return "add"; }
+  bool by_position() const override { return true; }
 
  protected:
   Value CallMany(std::span<const Value> inputs) override;
@@ -489,6 +500,7 @@ class Concatenate final : public Layer {
       : Layer(std::move(name)), axis_(axis) {}
   Concatenate(Concatenate&&) = default;
   std::string_view kind() const override { return "concatenate"; }
+  bool by_position() const override { return axis_ == -1; }
 
  protected:
   Value CallMany(std::span<const Value> inputs) override;

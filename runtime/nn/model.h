@@ -40,6 +40,7 @@ class Sequential final : public Layer {
       : Sequential(std::vector<LayerPtr>{std::make_shared<Layers>(std::move(layers))...}) {}
   Sequential(Sequential&&) = default;
   std::string_view kind() const override { return "sequential"; }
+  bool by_position() const override { return true; }
   const std::vector<LayerPtr>& layers() const { return layers_; }
 
  protected:
@@ -78,6 +79,7 @@ class Functional final : public Layer {
   Functional(std::vector<Symbol> inputs, Symbol output, std::string name = "");
   Functional(Functional&&) = default;
   std::string_view kind() const override { return "functional"; }
+  bool by_position() const override { return true; }
   // Each once, operands before users.
   const std::vector<LayerPtr>& layers() const { return layers_; }
 

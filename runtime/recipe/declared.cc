@@ -242,7 +242,16 @@ Result<TracedPrediction> Declared::TraceNext(const mesh::TensorType& x) const {
     return InvalidArgument(at + ": expected a model that takes every id that it predicts, " +
                            std::to_string(classes) + ", got: one of " + std::to_string(rows));
   }
-  return WithLayouts(std::move(*next));
+  MT_ASSIGN_OR_RETURN(TracedPrediction traced, WithLayouts(std::move(*next)));
+  const bool by_position =
+      std::all_of(layers_.begin(), layers_.end(),
+                  [](const nn::LayerPtr& layer) { return layer->by_position(); });
+  if (!by_position) return traced;
+  // A layer that is called twice keeps nothing: it would be for two.
+  auto by_id =
+      train::BuildNextById(*recipe_.model, {name, x}, recipe_.loss, recipe_.seed, recipe_.compute);
+  if (by_id.ok()) traced.by_id = std::move(*by_id);
+  return traced;
 }
 
 Result<TracedPrediction> Declared::WithLayouts(train::Prediction prediction) const {

@@ -21,6 +21,7 @@
 #include "runtime/train/loss.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/packing.h"
+#include "runtime/train/prediction.h"
 #include "runtime/train/programs.h"
 
 namespace meshtrain::recipe {
@@ -75,6 +76,8 @@ struct Traced {
 // `layout: auto`, which is chosen for a training step, every device has all of them.
 struct TracedPrediction {
   train::Prediction prediction;
+  // Of TraceNext the same id by id (train::BuildNextById), where the model's layers can.
+  std::optional<train::Prediction> by_id = {};
   std::vector<nn::Parameter> parameters;  // of the whole model, in the order of its calls
   std::map<std::string, mesh::Layout> states;
 };
@@ -101,9 +104,9 @@ class Declared {
   // `x`: of a batch of the features. Errors: kInvalidArgument with the place in the manifest: a
   // layer that does not fit its input, a model of several inputs.
   Result<TracedPrediction> TracePrediction(const mesh::TensorType& x) const;
-  // What comes behind an id of a text `x`, [1, T] (train::BuildNext). Errors: kInvalidArgument with
-  // the place in the manifest: as above; ids, a loss or a number of classes that are not those of
-  // data.train's characters.
+  // What comes behind an id of a text `x`, [1, T] (train::BuildNext), also id by id. Errors:
+  // kInvalidArgument with the place in the manifest: as above; ids, a loss or a number of classes
+  // that are not those of data.train's characters.
   Result<TracedPrediction> TraceNext(const mesh::TensorType& x) const;
   // Whether the program takes every batch of its data, the short last ones too; of data that is
   // not known nothing is said. Errors: Trace's; kInvalidArgument where the test data's batches are

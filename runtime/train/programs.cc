@@ -10,6 +10,7 @@
 #include "runtime/nn/path_rule.h"
 #include "runtime/program/again.h"
 #include "runtime/program/parts.h"
+#include "runtime/train/prediction.h"
 
 namespace meshtrain::train {
 
@@ -26,34 +27,6 @@ struct Recorded {
   std::vector<Value> metrics;
   int64_t classes = 0;
 };
-
-// Of each input of which every element is an id, the rows of the smallest table: what ops that go
-// by numbers take from an input by way of ops that leave all elements there and their numbers as
-// they are.
-std::map<std::string, int64_t> RowsOf(const Program& program) {
-  std::map<std::string, int64_t> rows;
-  for (const program::Op& op : program.ops) {
-    const bool of_table =
-        op.kind == "gather" || op.kind == "take_along" || op.kind == "scatter_set";
-    if (!of_table && op.kind != "scatter_add" && op.kind != "add_along") continue;
-    const program::ValueId table = of_table ? op.operands[0] : op.results[0];
-    program::ValueId v = op.operands[of_table ? 1 : 0];
-    while (program.values[v].op >= 0) {
-      const program::Op& from = program.ops[program.values[v].op];
-      const bool same = from.kind == "cast" || from.kind == "reshape" || from.kind == "transpose" ||
-                        from.kind == "relayout";
-      if (!same) break;
-      v = from.operands[0];
-    }
-    for (const program::Port& p : program.inputs) {
-      if (p.value != v) continue;
-      const int64_t size = program.type(table).dims[op.attrs.Int("axis")];
-      const auto [it, is_new] = rows.emplace(p.name, size);
-      if (!is_new) it->second = std::min(it->second, size);
-    }
-  }
-  return rows;
-}
 
 Result<size_t> PlaceOf(const Recipe& recipe, std::string_view what, const std::string& name) {
   const auto& names = recipe.components;
@@ -129,13 +102,6 @@ Result<Batch> InputsOf(const Recipe& recipe, Builder& b, std::span<const TensorT
   batch.parts.resize(count);
   for (const Value& value : values) AddParts(value, count, batch);
   return batch;
-}
-
-// What the model says of `inputs`, in f32 where it computes in 16 bits.
-Value Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how) {
-  const nn::ContextScope context(std::move(how));
-  const Value said = model(inputs);
-  return nn::CallContext::Current().compute ? program::Cast(said, DType::kF32) : said;
 }
 
 // Records the model, the loss and the metrics on the components of a part, the share of the batch
@@ -401,56 +367,6 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   out.slots = recipe.optimizer->slots();
   if (counts_steps) out.slots.push_back(recipe.step);
   MT_ASSIGN_OR_RETURN(out.init, BuildInit(out.States(), recipe.seed));
-  return out;
-}
-
-Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
-                                   int64_t seed, std::optional<DType> compute) {
-  Builder b("predict");
-  const Builder::Scope recording(b);
-  std::vector<Value> values;
-  for (const NamedInput& input : inputs) values.push_back(b.Input(input.name, input.type));
-  b.Output("predictions", Predicted(model, values, {.seed = seed, .compute = compute}));
-  MT_RETURN_IF_ERROR(b.status());
-  Prediction out;
-  MT_ASSIGN_OR_RETURN(out.program, b.Build());
-  out.variables = b.variables();
-  out.rows = RowsOf(out.program);
-  return out;
-}
-
-Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
-                             int64_t seed, std::optional<DType> compute) {
-  const TensorType& x = text.type;
-  if (x.rank() != 2 || x.dims[0] != 1 || mesh::IsFloat(x.dtype) || x.dtype == DType::kBool) {
-    return InvalidArgument("expected a text of ids [1, T], got: " + x.ToString());
-  }
-  Builder b("next");
-  const Builder::Scope recording(b);
-  const Value ids = b.Input(text.name, x);
-  const Value at = b.Input(std::string(kAtName), {DType::kI64, {1}});
-  const Value predictions = Predicted(model, {&ids, 1}, {.seed = seed, .compute = compute});
-  MT_RETURN_IF_ERROR(b.status());
-  const program::Dims dims = predictions.dims();
-  if (dims.size() != 3 || dims[0] != 1 || dims[1] != x.dims[1] ||
-      !mesh::IsFloat(predictions.dtype())) {
-    return InvalidArgument("expected a model that predicts [1, " + std::to_string(x.dims[1]) +
-                           ", C] for " + x.ToString() + ", got: " + predictions.type().ToString());
-  }
-  // The one position first: what follows is of one row, whatever the text's length.
-  const Value row = program::Reshape(program::Gather(predictions, at, 1), {1, dims[2]});
-  const Value logits = loss.function->Logits(row);
-  MT_RETURN_IF_ERROR(b.status());
-  if (!logits.valid()) {
-    return InvalidArgument("expected a loss of classes of which one is right, got: " +
-                           std::string(loss.function->name()));
-  }
-  b.Output("next", logits);
-  Prediction out;
-  MT_ASSIGN_OR_RETURN(out.program, b.Build());
-  out.variables = b.variables();
-  out.rows = RowsOf(out.program);
-  out.rows.erase(std::string(kAtName));  // the predictions' positions
   return out;
 }
 

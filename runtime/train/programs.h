@@ -93,29 +93,6 @@ struct Programs {
 // the loss, or a layout rule that fits nothing.
 // `types`: of the components, in their order.
 Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types);
-// A model alone, on inputs of these names and types: what it predicts is the output `predictions`.
-// Dropout passes on; the variables are only read. `compute`: as a recipe's. Errors: the trace's
-// first.
-struct NamedInput {
-  std::string name;
-  TensorType type;
-};
-struct Prediction {
-  Program program;
-  std::vector<program::Variable> variables;  // those of its states
-  std::map<std::string, int64_t> rows;       // as Programs::rows, of the inputs
-};
-Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
-                                   int64_t seed, std::optional<program::DType> compute = {});
-
-// What a model of sequences says comes behind one of a text's ids. Inputs: the text, ids [1, T] of
-// the input's name and type, and `at`, i64[1], which of them; output `next`, [1, C], the logits of
-// the ids behind it. Errors: kInvalidArgument, of an input that is no ids, of a model that does not
-// predict [1, T, C], or of a loss that knows no classes; the trace's first.
-inline constexpr std::string_view kAtName = "at";
-Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
-                             int64_t seed, std::optional<program::DType> compute = {});
-
 // Of batches of two components.
 inline Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x,
                                       const TensorType& y) {

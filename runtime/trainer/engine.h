@@ -31,6 +31,7 @@
 #include "runtime/strategy/strategy.h"
 #include "runtime/train/callbacks.h"
 #include "runtime/train/loop.h"
+#include "runtime/train/prediction.h"
 #include "runtime/train/programs.h"
 #include "runtime/trainer/mesh_runner.h"
 #include "runtime/trainer/model.h"
@@ -86,15 +87,11 @@ class Engine {
   virtual Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
                                           std::stop_token stop) = 0;
 
-  // A program of one output, that changes nothing; its number. Inputs are split over the batch
-  // axis, where there is one; or, `whole`, they are on every device.
-  virtual Result<size_t> AddPrediction(const program::Program& program,
-                                       const std::vector<program::Variable>& variables,
-                                       bool whole) = 0;
-  Result<size_t> AddPrediction(const program::Program& program,
-                               const std::vector<program::Variable>& variables) {
-    return AddPrediction(program, variables, /*whole=*/false);
-  }
+  // A program of one output, that changes nothing but what it keeps; its number. Inputs are split
+  // over the batch axis, where there is one; or, `whole`, they are on every device. Of those that
+  // keep something only where `keeps()`.
+  virtual Result<size_t> AddPrediction(const train::Prediction& prediction, bool whole) = 0;
+  virtual bool keeps() const { return false; }
   // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of
   // one drops the others.
   virtual Status SendPrediction(size_t prediction, std::span<const mesh::Tensor> inputs) = 0;

@@ -36,6 +36,21 @@ Tensor Window(const mesh::TensorType& type, std::span<const int64_t> ids, int64_
   return window;
 }
 
+// What a program of train::BuildNext or BuildNextById says comes behind the id at `at`.
+Result<std::vector<double>> Predict(Engine& engine, size_t prediction, Tensor ids, int64_t at) {
+  const Tensor inputs[] = {std::move(ids), Tensor::Of<int64_t>({1}, {&at, 1})};
+  MT_RETURN_IF_ERROR(engine.SendPrediction(prediction, inputs));
+  MT_ASSIGN_OR_RETURN(const Tensor logits, engine.TakePrediction({}));
+  std::vector<double> out;
+  if (logits.type().dtype == DType::kF64) {
+    out.assign(logits.values<double>().begin(), logits.values<double>().end());
+  } else {
+    MT_CHECK(logits.type().dtype == DType::kF32);
+    out.assign(logits.values<float>().begin(), logits.values<float>().end());
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<int64_t> ChooseId(std::span<const double> logits, const GenerateOptions& options,
@@ -91,18 +106,26 @@ Result<std::vector<double>> WindowLogits::operator()(std::span<const int64_t> te
 }
 
 Result<std::vector<double>> WindowLogits::Run(std::span<const int64_t> text, int64_t filling) {
-  const auto last = static_cast<int64_t>(text.size()) - 1;
-  const Tensor inputs[] = {Window(window_, text, filling), Tensor::Of<int64_t>({1}, {&last, 1})};
-  MT_RETURN_IF_ERROR(engine_.SendPrediction(prediction_, inputs));
-  MT_ASSIGN_OR_RETURN(const Tensor logits, engine_.TakePrediction({}));
-  std::vector<double> out;
-  if (logits.type().dtype == DType::kF64) {
-    out.assign(logits.values<double>().begin(), logits.values<double>().end());
-  } else {
-    MT_CHECK(logits.type().dtype == DType::kF32);
-    out.assign(logits.values<float>().begin(), logits.values<float>().end());
+  return Predict(engine_, prediction_, Window(window_, text, filling),
+                 static_cast<int64_t>(text.size()) - 1);
+}
+
+Result<std::vector<double>> KeptLogits::operator()(std::span<const int64_t> text) {
+  MT_CHECK(!text.empty());
+  const mesh::TensorType& window = windows_.window();
+  if (static_cast<int64_t>(text.size()) > window.dims[1]) return windows_(text);
+  const auto same = std::mismatch(kept_.begin(), kept_.end(), text.begin(), text.end()).first;
+  // The last one is asked again where it was seen already: what it keeps stays the same.
+  size_t at = std::min(static_cast<size_t>(same - kept_.begin()), text.size() - 1);
+  kept_.resize(std::min(at, kept_.size()));  // if one fails
+  std::vector<double> logits;
+  for (; at < text.size(); ++at) {
+    MT_ASSIGN_OR_RETURN(logits, Predict(engine_, prediction_,
+                                        Window({window.dtype, {1, 1}}, text.subspan(at, 1), 0),
+                                        static_cast<int64_t>(at)));
   }
-  return out;
+  kept_.assign(text.begin(), text.end());
+  return logits;
 }
 
 }  // namespace meshtrain::trainer

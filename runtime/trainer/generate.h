@@ -46,6 +46,7 @@ class WindowLogits {
   WindowLogits(Engine& engine, size_t prediction, mesh::TensorType window, int64_t classes)
       : engine_(engine), prediction_(prediction), window_(std::move(window)), classes_(classes) {}
   Result<std::vector<double>> operator()(std::span<const int64_t> text);
+  const mesh::TensorType& window() const { return window_; }
 
  private:
   Result<std::vector<double>> Run(std::span<const int64_t> text, int64_t filling);
@@ -55,6 +56,22 @@ class WindowLogits {
   mesh::TensorType window_;
   int64_t classes_;
   bool looked_ = false;
+};
+
+// Runs a program of train::BuildNextById once for each id that is new: what the program keeps is of
+// those before. A text that is longer than the window begins elsewhere in it with every id: that is
+// left to `windows`. Errors: the engine's.
+class KeptLogits {
+ public:
+  KeptLogits(Engine& engine, size_t prediction, WindowLogits windows)
+      : engine_(engine), prediction_(prediction), windows_(std::move(windows)) {}
+  Result<std::vector<double>> operator()(std::span<const int64_t> text);
+
+ private:
+  Engine& engine_;
+  size_t prediction_;
+  WindowLogits windows_;
+  std::vector<int64_t> kept_;  // ids that the program has seen
 };
 
 }  // namespace meshtrain::trainer

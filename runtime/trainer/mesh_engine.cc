@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -130,29 +131,39 @@ class MeshEngine final : public Engine {
     return train::Evaluate(*runner_, batches, steps, std::move(stop));
   }
 
-  Result<size_t> AddPrediction(const program::Program& program,
-                               const std::vector<program::Variable>& variables,
-                               bool whole) override {
-    MT_RETURN_IF_ERROR(strategy_.PutOnMesh(variables));
+  Result<size_t> AddPrediction(const train::Prediction& prediction, bool whole) override {
+    // What it keeps is the session's alone: nothing to be saved, or to be used elsewhere.
+    std::vector<program::Variable> shared;
+    for (const program::Variable& v : prediction.variables) {
+      if (std::find(prediction.kept.begin(), prediction.kept.end(), v) == prediction.kept.end()) {
+        shared.push_back(v);
+      }
+    }
+    MT_RETURN_IF_ERROR(strategy_.PutOnMesh(shared));
+    MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
+    for (const program::Variable& v : prediction.kept) {
+      MT_RETURN_IF_ERROR(
+          session->Declare(v, mesh::Layout::Replicated(strategy_.mesh(), v.type().rank())));
+    }
     sharding::Given split;
-    for (const program::Port& input : program.inputs) {
-      const TensorType& type = program.type(input.value);
+    for (const program::Port& input : prediction.program.inputs) {
+      const TensorType& type = prediction.program.type(input.value);
       if (whole) {
         split.inputs[input.name] = mesh::Layout::Replicated(strategy_.mesh(), type.rank());
       } else {
         MT_ASSIGN_OR_RETURN(split.inputs[input.name], BatchLayout(type));
       }
     }
-    MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-    MT_ASSIGN_OR_RETURN(auto step,
-                        session->Load(program, strategy_.mesh(), variables, std::move(split)));
-    predictions_.push_back({variables, std::move(step)});
+    MT_ASSIGN_OR_RETURN(auto step, session->Load(prediction.program, strategy_.mesh(),
+                                                 prediction.variables, std::move(split)));
+    predictions_.push_back({std::move(shared), std::move(step)});
     return predictions_.size() - 1;
   }
+  bool keeps() const override { return true; }
 
   Status SendPrediction(size_t prediction, std::span<const Tensor> inputs) override {
     Prediction& p = predictions_[prediction];
-    MT_RETURN_IF_ERROR(strategy_.PutOnMesh(p.variables));
+    MT_RETURN_IF_ERROR(strategy_.PutOnMesh(p.shared));
     for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(p.step->Feed(i, inputs[i]));
     MT_RETURN_IF_ERROR(p.step->Run());
     MT_ASSIGN_OR_RETURN(Tensor made, p.step->Fetch(0));
@@ -199,7 +210,7 @@ class MeshEngine final : public Engine {
 
  private:
   struct Prediction {
-    std::vector<program::Variable> variables;
+    std::vector<program::Variable> shared;  // with training
     std::unique_ptr<execute::LoadedStep> step;
   };
 

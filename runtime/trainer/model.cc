@@ -9,6 +9,7 @@
 #include "runtime/data/labels.h"
 #include "runtime/program/ops.h"
 #include "runtime/strategy/dataset.h"
+#include "runtime/train/prediction.h"
 #include "runtime/train/programs.h"
 #include "runtime/trainer/engine.h"
 #include "runtime/trainer/predict.h"
@@ -286,7 +287,7 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
     const auto rows = made_of.rows.find(input.name);
     made.rows.push_back(rows == made_of.rows.end() ? 0 : rows->second);
   }
-  MT_ASSIGN_OR_RETURN(made.number, engine_->AddPrediction(made_of.program, made_of.variables));
+  MT_ASSIGN_OR_RETURN(made.number, engine_->AddPrediction(made_of, /*whole=*/false));
   return &predictions_.emplace(types, std::move(made)).first->second;
 }
 

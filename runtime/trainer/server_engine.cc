@@ -139,11 +139,12 @@ class ServerEngine final : public Engine {
     return result;
   }
 
-  Result<size_t> AddPrediction(const program::Program& program,
-                               const std::vector<program::Variable>& variables,
+  Result<size_t> AddPrediction(const train::Prediction& prediction,
                                bool /*whole: a worker splits what its devices divide*/) override {
-    MT_RETURN_IF_ERROR(strategy_.PutOnServers(variables));
-    MT_ASSIGN_OR_RETURN(parameter::Function function, coordinator_.DefineFunction(program));
+    MT_CHECK(prediction.kept.empty());  // one step runs on any worker
+    MT_RETURN_IF_ERROR(strategy_.PutOnServers(prediction.variables));
+    MT_ASSIGN_OR_RETURN(parameter::Function function,
+                        coordinator_.DefineFunction(prediction.program));
     predictions_.push_back(std::move(function));
     return predictions_.size() - 1;
   }

@@ -10,23 +10,6 @@ namespace {
 // scores is infinite, so a row of hidden scores alone is no NaN either.
 constexpr double kHidden = -1e30;
 
-// x [N, T, ..., K], element i of the first half of K and element i of the second turned together by
-// position * wavelength^(-2 i / K).
-Value Turned(const Value& x, double wavelength) {
-  const int64_t length = x.dims()[1], half = x.dims().back() / 2;
-  const Value positions = program::Iota({length, 1}, 0, x.dtype());
-  const Value pairs = program::Iota({1, half}, 1, x.dtype());
-  const double step = -std::log(wavelength) / static_cast<double>(half);
-  program::Dims dims(static_cast<size_t>(x.rank()) - 1, 1);  // without N
-  dims.front() = length;
-  dims.back() = half;
-  const Value angles = program::Reshape(positions * program::Exp(pairs * step), dims);
-  const Value cosines = program::Cos(angles), sines = program::Sin(angles);
-  const std::vector<Value> parts = program::Split(x, {half, half}, -1);
-  return program::Concat(
-      {parts[0] * cosines - parts[1] * sines, parts[1] * cosines + parts[0] * sines}, -1);
-}
-
 }  // namespace
 
 MultiHeadAttention::Projection MultiHeadAttention::MakeProjection(std::string_view name,
@@ -90,11 +73,43 @@ Value MultiHeadAttention::Project(const Value& x, const Projection& projection) 
   return options_.use_bias ? y + projection.bias : y;
 }
 
-// Scores [N, groups, T * heads of a group, T] as weights: masked, each row's sum 1, dropped out.
-Value MultiHeadAttention::Weigh(const Value& scores, int64_t length) const {
-  const int64_t share = heads_ / groups_;
+// x [N, T, ..., K], element i of the first half of K and element i of the second turned together by
+// position * wavelength^(-2 i / K). Angles have many digits of 16 bits before the point: they are
+// f32.
+Value MultiHeadAttention::Turned(const Value& x) const {
+  if (!options_.rope_max_wavelength) return x;
+  const program::DType dtype = x.dtype();
+  const program::DType wide = mesh::IsHalf(dtype) ? program::DType::kF32 : dtype;
+  const int64_t length = x.dims()[1], half = x.dims().back() / 2;
+  const Value positions =
+      context().writing != nullptr
+          ? program::Cast(program::Reshape(context().writing->position, {1, 1}), wide)
+          : program::Iota({length, 1}, 0, wide);
+  const Value pairs = program::Iota({1, half}, 1, wide);
+  const double step = -std::log(*options_.rope_max_wavelength) / static_cast<double>(half);
+  program::Dims dims(static_cast<size_t>(x.rank()) - 1, 1);  // without N
+  dims.front() = length;
+  dims.back() = half;
+  const Value angles = program::Reshape(positions * program::Exp(pairs * step), dims);
+  const auto narrow = [dtype](const Value& v) {
+    return v.dtype() == dtype ? v : program::Cast(v, dtype);
+  };
+  const Value cosines = narrow(program::Cos(angles)), sines = narrow(program::Sin(angles));
+  const std::vector<Value> parts = program::Split(x, {half, half}, -1);
+  return program::Concat(
+      {parts[0] * cosines - parts[1] * sines, parts[1] * cosines + parts[0] * sines}, -1);
+}
+
+// Scores [N, groups, Q * heads of a group, T] as weights: masked, each row's sum 1, dropped out. Of
+// Q = T queries; of one, where a text is written.
+Value MultiHeadAttention::Weigh(const Value& scores) const {
+  const int64_t share = heads_ / groups_, length = scores.dims().back();
   Value y = scores;
-  if (options_.causal) {
+  if (context().writing != nullptr) {
+    const Value before =
+        program::GreaterEqual(context().writing->position, program::Iota({length}, 0));
+    y = program::Select(before, y, kHidden);
+  } else if (options_.causal) {
     const Value mask =
         program::GreaterEqual(program::Iota({length, length}, 0, program::DType::kI32),
                               program::Iota({length, length}, 1, program::DType::kI32));
@@ -125,9 +140,6 @@ Value MultiHeadAttention::Call(const Value& x) {
   }
   const int64_t batch = x.dims()[0], length = x.dims()[1];
   const int64_t share = heads_ / groups_;
-  const auto turned = [this](const Value& v) {
-    return options_.rope_max_wavelength ? Turned(v, *options_.rope_max_wavelength) : v;
-  };
   // [N, T, heads * K] -> [N, groups, T * share, K]: the heads that a group's keys serve, position
   // by position, are rows of one product. T stands before them, so it may be split.
   const auto rows = [&](const Value& v, int64_t each) {
@@ -138,12 +150,16 @@ Value MultiHeadAttention::Call(const Value& x) {
   const program::Dims of_keys = {batch, length, groups_, key_dim_};
   const program::Dims of_queries =
       share == 1 ? of_keys : program::Dims{batch, length, groups_, share, key_dim_};
-  const Value query = turned(program::Reshape(Project(x, query_), of_queries));
-  const Value key = turned(program::Reshape(Project(x, key_), of_keys));
-  const Value value = program::Reshape(Project(x, value_), of_keys);
+  const Value query = Turned(program::Reshape(Project(x, query_), of_queries));
+  Value key = Turned(program::Reshape(Project(x, key_), of_keys));
+  Value value = program::Reshape(Project(x, value_), of_keys);
+  if (context().writing != nullptr) {
+    key = Keep("kept_keys", key);
+    value = Keep("kept_values", value);
+  }
   const Value scaled = query * (1 / std::sqrt(static_cast<double>(key_dim_)));
   const Value scores = program::MatMul(rows(scaled, share), rows(key, 1), false, true);
-  const Value sums = program::MatMul(Weigh(scores, length), rows(value, 1));
+  const Value sums = program::MatMul(Weigh(scores), rows(value, 1));
   // ... and back.
   const Value apart =
       share == 1

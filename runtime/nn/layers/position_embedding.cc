@@ -19,11 +19,15 @@ void PositionEmbedding::Build(std::span<const TensorType> inputs) {
 }
 
 Value PositionEmbedding::Call(const Value& x) {
-  const int64_t length = x.rank() == 3 ? x.dims()[1] : 0;
+  const Writing* const writing = context().writing;
+  const int64_t length = writing != nullptr ? writing->length : x.rank() == 3 ? x.dims()[1] : 0;
   if (length > sequence_length_) {
     Fail(InvalidArgument("expected sequences of at most sequence_length, " +
                          std::to_string(sequence_length_) + ", got: " + x.type().ToString()));
     return x;
+  }
+  if (writing != nullptr) {
+    return x + program::Reshape(program::Gather(embeddings_, writing->position), x.dims());
   }
   if (length == sequence_length_) return x + embeddings_;
   return x + program::Slice(embeddings_, {0, 0}, {length, -1});

@@ -86,13 +86,17 @@ Result<WriteText> PlanText(const manifest::Program& program, const recipe::Trace
                              "` at byte " + std::to_string(i));
     }
   }
-  MT_ASSIGN_OR_RETURN(const size_t number,
-                      engine.AddPrediction(traced, next.prediction.variables, /*whole=*/true));
+  MT_ASSIGN_OR_RETURN(const size_t number, engine.AddPrediction(next.prediction, /*whole=*/true));
   const GenerateOptions options{.length = asked.length,
                                 .temperature = asked.temperature,
                                 .seed = asked.seed.value_or(program.seed)};
-  const WindowLogits logits(engine, number, traced.type(traced.inputs[0].value),
-                            traced.type(traced.outputs[0].value).dims[1]);
+  const WindowLogits windows(engine, number, traced.type(traced.inputs[0].value),
+                             traced.type(traced.outputs[0].value).dims[1]);
+  NextLogits logits = windows;
+  if (next.by_id && engine.keeps()) {
+    MT_ASSIGN_OR_RETURN(const size_t by_id, engine.AddPrediction(*next.by_id, /*whole=*/true));
+    logits = KeptLogits(engine, by_id, windows);
+  }
   return WriteText([options, logits, prompt = *std::move(prompt), text = asked.prompt,
                     characters = manifest::Characters(program)](
                        std::stop_token stop) mutable -> Result<std::string> {

@@ -9,6 +9,7 @@
 
 #include "runtime/nn/model.h"
 #include "runtime/sharding/sharding.h"
+#include "runtime/train/prediction.h"
 #include "runtime/train/programs.h"
 #include "tests/support/interpreter/interpreter.h"
 
@@ -214,6 +215,21 @@ TEST(PrecisionTest, WhatItPredictsIsF32) {
   const Program& program = made->program;
   EXPECT_EQ(program.type(program.outputs[0].value).ToString(), "f32[12,3]");
   EXPECT_TRUE(KindsOf(program, DType::kBF16).contains("matmul"));
+}
+
+// Position 300 times a frequency has no digit of bf16 left behind the point.
+TEST(PrecisionTest, AnglesOfRotaryPositionsAreF32) {
+  nn::AttentionOptions options{.name = "it", .causal = true, .rope_max_wavelength = 10000};
+  nn::MultiHeadAttention attention(2, options);
+  const NamedInput input{"x", {DType::kF32, {1, 300, 8}}};
+  const auto made = BuildPrediction(attention, {&input, 1}, 3, DType::kBF16);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const std::set<std::string> halves = KindsOf(made->program, DType::kBF16);
+  EXPECT_TRUE(halves.contains("matmul"));
+  for (const char* kind : {"iota", "exp", "cos", "sin"}) {
+    EXPECT_FALSE(halves.contains(kind)) << kind;
+    EXPECT_TRUE(KindsOf(made->program, DType::kF32).contains(kind)) << kind;
+  }
 }
 
 TEST(PrecisionTest, BadInput) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "runtime/recipe/recipe.h"
+#include "runtime/trainer/generate.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/strategy.h"
 
@@ -31,7 +32,7 @@ program:
           times: 2
           layers:
             - layer_normalization: {name: ln}
-            - multi_head_attention: {name: attention, num_heads: 4, use_causal_mask: CAUSAL,
+            - multi_head_attention: {name: attention, num_heads: HEADS, use_causal_mask: CAUSAL,
                                      kernel_initializer: {random_normal: {stddev: 0.6}}}
             - add: {name: attended, inputs: [attention, input]}
       - MORE
@@ -53,13 +54,15 @@ struct Says {
   std::string generate = "generate: {prompt: dabei, length: 24, temperature: 1, seed: 9}";
   std::string causal = "true";
   std::string more = "dense: {name: more, units: 16}";
+  std::string heads = "4";
 };
 
 Result<manifest::Manifest> Read(const Says& says) {
   std::string text = kCharacters;
-  for (const auto& [from, to] : {std::pair{"MESH", says.mesh}, std::pair{"DTYPE", says.dtype},
-                                 std::pair{"GENERATE", says.generate},
-                                 std::pair{"CAUSAL", says.causal}, std::pair{"MORE", says.more}}) {
+  for (const auto& [from, to] :
+       {std::pair{"MESH", says.mesh}, std::pair{"DTYPE", says.dtype},
+        std::pair{"GENERATE", says.generate}, std::pair{"CAUSAL", says.causal},
+        std::pair{"MORE", says.more}, std::pair{"HEADS", says.heads}}) {
     text = Replaced(std::move(text), from, to);
   }
   return recipe::ParseManifest(text, "job.yaml");
@@ -83,8 +86,7 @@ class Written {
         const recipe::TracedPrediction traced,
         declared_->TracePrediction(mesh::TensorType{mesh::DType::kU8, {1, length}}));
     MT_ASSIGN_OR_RETURN(const size_t number,
-                        engine_->AddPrediction(traced.prediction.program,
-                                               traced.prediction.variables, /*whole=*/true));
+                        engine_->AddPrediction(traced.prediction, /*whole=*/true));
     mesh::Tensor ids({mesh::DType::kU8, {1, length}});
     std::transform(text.begin(), text.end(), ids.mutable_values<uint8_t>().begin(),
                    [](char c) { return static_cast<uint8_t>(c - 'a'); });
@@ -93,6 +95,28 @@ class Written {
     const auto last = logits.values<double>().last(16);
     return std::max_element(last.begin(), last.end()) - last.begin();
   }
+
+  // The logits behind each of the text's characters: id by id where `by_id`, else by windows.
+  Result<std::vector<double>> LogitsOf(const std::string& text, bool by_id) {
+    if (by_id_ == nullptr) {
+      const program::Program& traced = next_.prediction.program;
+      MT_ASSIGN_OR_RETURN(const size_t whole, engine_->AddPrediction(next_.prediction, true));
+      const WindowLogits windows(*engine_, whole, traced.type(traced.inputs[0].value), 16);
+      if (!next_.by_id) return Internal("expected a program that takes ids one by one, got: none");
+      MT_ASSIGN_OR_RETURN(const size_t one, engine_->AddPrediction(*next_.by_id, true));
+      windows_ = windows;
+      by_id_ = KeptLogits(*engine_, one, windows);
+    }
+    std::vector<double> all;
+    std::vector<int64_t> ids;
+    for (const char c : text) {
+      ids.push_back(c - 'a');
+      MT_ASSIGN_OR_RETURN(const std::vector<double> some, (by_id ? by_id_ : windows_)(ids));
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+  bool has_by_id() const { return next_.by_id.has_value(); }
 
  private:
   Status Begin(const Says& says) {
@@ -104,8 +128,10 @@ class Written {
     engine_->Compile(declared_->recipe(), TraceOf(*declared_));
     MT_RETURN_IF_ERROR(engine_->Prepare({x, y}));
     MT_RETURN_IF_ERROR(engine_->BeginAnew({}));
-    MT_ASSIGN_OR_RETURN(const recipe::TracedPrediction next, declared_->TraceNext(OneText(x)));
-    MT_ASSIGN_OR_RETURN(write_, PlanText(manifest_.program, next, *engine_));
+    MT_ASSIGN_OR_RETURN(next_, declared_->TraceNext(OneText(x)));
+    MT_ASSIGN_OR_RETURN(write_, PlanText(manifest_.program, next_, *engine_));
+    // Its variables are in use there; what follows has some of its own.
+    MT_ASSIGN_OR_RETURN(next_, declared_->TraceNext(OneText(x)));
     return OkStatus();
   }
 
@@ -114,6 +140,8 @@ class Written {
   std::optional<recipe::Declared> declared_;
   std::unique_ptr<strategy::MeshStrategy> strategy_;
   std::unique_ptr<Engine> engine_;
+  recipe::TracedPrediction next_;
+  NextLogits windows_, by_id_;  // made by LogitsOf
   WriteText write_;
   Status status_;
 };
@@ -173,6 +201,43 @@ TEST(TextTest, EachCharacterIsWhatTheModelSaysOfThoseBeforeIt) {
   for (size_t i = 2; i < text.size(); ++i) {
     const size_t from = i < 8 ? 0 : i - 8;
     EXPECT_EQ(written.LargestBehind(text.substr(from, i - from)).value(), text[i] - 'a') << i;
+  }
+}
+
+TEST(TextTest, IdByIdTheLogitsAreThoseOfTheWindow) {
+  for (const char* heads :
+       {"4", "4, num_key_value_heads: 2", "4, num_key_value_heads: 1, use_bias: false",
+        "2, rope_max_wavelength: 10000",
+        "4, num_key_value_heads: 2, key_dim: 6, rope_max_wavelength: 100"}) {
+    for (const char* mesh :
+         {"mesh: {}",
+          "mesh: {batch: 2}\n  layout: {rules: [{match: 'logits\\.kernel', "
+          "spec: [unsharded, batch]}, {match: token, spec: [batch, unsharded]}]}"}) {
+      Written written({.mesh = mesh, .heads = heads});
+      ASSERT_TRUE(written.status().ok()) << written.status().ToString();
+      // The last two are longer than the window. A text that goes on otherwise is begun anew there.
+      const std::string texts[] = {"pabedilomk", "pabcd", "pabcda"};
+      for (const std::string& text : texts) {
+        const std::vector<double> want = written.LogitsOf(text, false).value();
+        const auto got = written.LogitsOf(text, true);
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        ASSERT_EQ(got->size(), want.size());
+        for (size_t i = 0; i < want.size(); ++i) {
+          ASSERT_NEAR((*got)[i], want[i], 1e-12) << heads << " " << text << " " << i / 16;
+        }
+      }
+    }
+  }
+}
+
+TEST(TextTest, LayersThatLookAtOtherPositionsAreLeftToWindows) {
+  EXPECT_TRUE(Written({}).has_by_id());
+  for (const char* more :
+       {"group_normalization: {groups: 1}", "layer_normalization: {axis: [1, 2]}",
+        "conv_1d: {name: near, filters: 16, kernel_size: [1]}"}) {
+    const Written written({.more = more});
+    ASSERT_TRUE(written.status().ok()) << written.status().ToString();
+    EXPECT_FALSE(written.has_by_id()) << more;
   }
 }
 
