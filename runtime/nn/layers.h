@@ -1,6 +1,6 @@
-// Long: one header that a program includes for every layer there is; each is a screen of declarations.
-// The layers there are. Each checks its options and its input when it is first called; see layer.h
-// for paths and errors.
+// Long: one header that a program includes for every layer there is; each is a screen of
+// declarations. The layers there are. Each checks its options and its input when it is first
+// called; see layer.h for paths and errors.
 #pragma once
 
 #include <optional>
