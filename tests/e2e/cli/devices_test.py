@@ -192,6 +192,8 @@ class Discrete(SameNumbers, DevicesCase):
                 (on, {options: "devices"}, "expected options as seed=3,devices=4, of whole numbers, got: devices"),
                 (on, {options: "colour=3"}, "got: colour=3"),
                 (on, {options: "memory_bytes=9000"}, "discrete: device 0: expected 4096 bytes of its memory of 9000, got: "),
+                # The weights fit, the step does not.
+                (on.replace("units: 12", "units: 3000"), {options: "memory_bytes=4400000"}, "bytes (what a device has), got: "),
                 (on.replace("    seed:", "    numerics: strict\n    seed:"), {},
                  "numerics: strict holds where the devices share memory: expected fast on devices of kind discrete")):
             with self.subTest(words):
