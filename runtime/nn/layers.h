@@ -20,7 +20,10 @@ enum class ActivationKind : uint8_t {
   kTanh,
   kSoftmax,
   kGeluTanh,  // gelu by its tanh approximation
-  kSilu
+  kSilu,
+  kElu,        // with alpha 1
+  kLeakyRelu,  // with a slope of 0.2
+  kSoftplus
 };
 std::string_view ActivationName(ActivationKind kind);  // "linear", "relu", ...
 // Every name that ParseActivation knows.
@@ -352,6 +355,37 @@ class Reshape final : public Layer {
   program::Dims dims_;
 };
 
+// The dimensions of each example in another order, counted from 1: {2, 1} makes [N, a, b] [N, b,
+// a].
+class Permute final : public Layer {
+ public:
+  explicit Permute(std::vector<int64_t> dims, std::string name = "")
+      : Layer(std::move(name)), dims_(std::move(dims)) {}
+  Permute(Permute&&) = default;
+  std::string_view kind() const override { return "permute"; }
+
+ protected:
+  Value Call(const Value& x) override;
+
+ private:
+  std::vector<int64_t> dims_;
+};
+
+// [N, D] -> [N, times, D]: each example `times` times.
+class RepeatVector final : public Layer {
+ public:
+  explicit RepeatVector(int64_t times, std::string name = "")
+      : Layer(std::move(name)), times_(times) {}
+  RepeatVector(RepeatVector&&) = default;
+  std::string_view kind() const override { return "repeat_vector"; }
+
+ protected:
+  Value Call(const Value& x) override;
+
+ private:
+  int64_t times_;
+};
+
 class Activation final : public Layer {
  public:
   explicit Activation(ActivationKind activation, std::string name = "")
@@ -482,16 +516,30 @@ class RmsNormalization final : public Layer {
   Parameter scale_;
 };
 
-// The sum of its inputs, of equal dimensions.
-class Add final : public Layer {
+enum class MergeKind : uint8_t { kAdd, kSubtract, kMultiply, kAverage, kMaximum, kMinimum };
+
+// Element by element one of its inputs, which are of one type: their sum, product, mean, largest or
+// least; or the first less the second, of two.
+class Merge : public Layer {
  public:
-  explicit Add(std::string name = "") : Layer(std::move(name)) {}
-  Add(Add&&) = default;
-  std::string_view kind() const override { return "add"; }
+  explicit Merge(MergeKind merge, std::string name = "") : Layer(std::move(name)), merge_(merge) {}
+  Merge(Merge&&) = default;
+  std::string_view kind() const override;
   bool by_position() const override { return true; }
 
  protected:
   Value CallMany(std::span<const Value> inputs) override;
+
+ private:
+  MergeKind merge_;
+};
+class Add final : public Merge {
+ public:
+  explicit Add(std::string name = "") : Merge(MergeKind::kAdd, std::move(name)) {}
+};
+class Multiply final : public Merge {
+ public:
+  explicit Multiply(std::string name = "") : Merge(MergeKind::kMultiply, std::move(name)) {}
 };
 
 // Its inputs joined along `axis` (negative: from the end).

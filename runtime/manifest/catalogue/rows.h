@@ -16,7 +16,14 @@
   ROW(Reshape, Reshape)                               \
   ROW(Activation, Activation)                         \
   ROW(Dropout, Dropout)                               \
+  ROW(Permute, Permute)                               \
+  ROW(RepeatVector, RepeatVector)                     \
   ROW(Add, Add)                                       \
+  ROW(Subtract, Subtract)                             \
+  ROW(Multiply, Multiply)                             \
+  ROW(Average, Average)                               \
+  ROW(Maximum, Maximum)                               \
+  ROW(Minimum, Minimum)                               \
   ROW(Concatenate, Concatenate)                       \
   ROW(Embedding, Embedding)                           \
   ROW(PositionEmbedding, PositionEmbedding)           \

@@ -33,7 +33,8 @@ Field ClipValue() {
 
 Field ActivationOption(const Says& says) {
   return option::Word("activation",
-                      {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu"},
+                      {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu",
+                       "elu", "leaky_relu", "softplus"},
                       says);
 }
 

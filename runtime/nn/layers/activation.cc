@@ -7,7 +7,7 @@
 namespace meshtrain::nn {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, ActivationKind>, 8> kActivations = {{
+constexpr std::array<std::pair<std::string_view, ActivationKind>, 11> kActivations = {{
     {"linear", ActivationKind::kLinear},
     {"relu", ActivationKind::kRelu},
     {"gelu", ActivationKind::kGelu},
@@ -16,6 +16,9 @@ constexpr std::array<std::pair<std::string_view, ActivationKind>, 8> kActivation
     {"softmax", ActivationKind::kSoftmax},
     {"gelu_tanh", ActivationKind::kGeluTanh},
     {"silu", ActivationKind::kSilu},
+    {"elu", ActivationKind::kElu},
+    {"leaky_relu", ActivationKind::kLeakyRelu},
+    {"softplus", ActivationKind::kSoftplus},
 }};
 
 }  // namespace
@@ -58,6 +61,12 @@ Value Activate(const Value& x, ActivationKind kind) {
       return program::Gelu(x, /*approximate=*/true);
     case ActivationKind::kSilu:
       return program::Silu(x);
+    case ActivationKind::kElu:
+      return program::Elu(x);
+    case ActivationKind::kLeakyRelu:
+      return program::LeakyRelu(x);
+    case ActivationKind::kSoftplus:
+      return program::Softplus(x);
   }
   return x;
 }

@@ -6,7 +6,8 @@ import tensorflow as tf
 from exchange import FLOATS, Case, program_of, widen
 from rows import TYPES
 
-ACTIVATIONS = ["linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu"]
+ACTIVATIONS = ["linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu", "elu",
+               "leaky_relu", "softplus"]
 
 
 def gelu(approximate):
@@ -20,10 +21,15 @@ def gelu(approximate):
     return of
 
 
+def leaky_relu(x):
+    """Keras'; of f64 its formula, for TensorFlow rounds the slope to f32."""
+    return tf.where(x > 0, x, 0.2 * x) if x.dtype == tf.float64 else keras.activations.leaky_relu(x)
+
+
 def activation_of(word):
     if word in ("gelu", "gelu_tanh"):
         return gelu(word == "gelu_tanh")
-    return word
+    return leaky_relu if word == "leaky_relu" else word
 
 
 class Drawn:
@@ -325,8 +331,8 @@ class Joined(keras.layers.Layer):
         return self.join([x, keras.ops.tanh(x), keras.ops.sigmoid(x)][:self.count])
 
 
-def joined(draw, row, join):
-    count = draw.integer(2, 3)
+def joined(draw, row, join, most=3):
+    count = draw.integer(2, most)
     layers = [{"activation": {"name": name, "activation": name, "inputs": ["x"]}} for name in ("tanh", "sigmoid")]
     inputs = ["x", "tanh", "sigmoid"][:count]
     model = {"layers": layers[:count - 1] + [{row: {"name": "it", "inputs": inputs, **draw.options}}]}
@@ -334,8 +340,18 @@ def joined(draw, row, join):
     return Drawn(lambda dtype: Joined(join(dtype), count, dtype), x, model=model)
 
 
-def add(draw):
-    return joined(draw, "add", lambda dtype: keras.layers.Add(dtype=dtype))
+def merged(row, layer, most=3):
+    return lambda draw: joined(draw, row, lambda dtype: layer(dtype=dtype), most)
+
+
+def permute(draw):
+    dims = draw.option("dims", [[1, 2, 3], [2, 1, 3], [3, 1, 2], [3, 2, 1]], always=True)
+    return Drawn(lambda dtype: keras.layers.Permute(dims, dtype=dtype), draw.normal(draw.integer(2, 5), 4, 3, 2))
+
+
+def repeat_vector(draw):
+    n = draw.option("n", [1, 2, 5], always=True)
+    return Drawn(lambda dtype: keras.layers.RepeatVector(n, dtype=dtype), draw.normal(draw.integer(2, 5), 4))
 
 
 def concatenate(draw):
@@ -345,7 +361,11 @@ def concatenate(draw):
 
 
 ROWS = {
-    "dense": dense, "activation": activation, "dropout": dropout, "flatten": flatten, "reshape": reshape, "add": add,
+    "dense": dense, "activation": activation, "dropout": dropout, "flatten": flatten, "reshape": reshape,
+    "permute": permute, "repeat_vector": repeat_vector,
+    "add": merged("add", keras.layers.Add), "subtract": merged("subtract", keras.layers.Subtract, most=2),
+    "multiply": merged("multiply", keras.layers.Multiply), "average": merged("average", keras.layers.Average),
+    "maximum": merged("maximum", keras.layers.Maximum), "minimum": merged("minimum", keras.layers.Minimum),
     "concatenate": concatenate, "embedding": embedding, "multi_head_attention": multi_head_attention,
     "batch_normalization": batch_normalization, "layer_normalization": layer_normalization,
     "group_normalization": group_normalization, "rms_normalization": rms_normalization,

@@ -4,7 +4,8 @@ A row or an option that stands nowhere here fails a test, and so does a name tha
 # Drawn by the file of each kind.
 COMPARED = {
     "layers": """
-        dense activation dropout flatten reshape add concatenate embedding multi_head_attention
+        dense activation dropout flatten reshape permute repeat_vector
+        add subtract multiply average maximum minimum concatenate embedding multi_head_attention
         batch_normalization layer_normalization group_normalization rms_normalization
         conv_1d conv_2d conv_3d conv_1d_transpose conv_2d_transpose conv_3d_transpose
         depthwise_conv_1d depthwise_conv_2d

@@ -92,7 +92,8 @@ const Case kCases[] = {
     {"LayerLikeNothing", 10, "    - transformer",
      "job.yaml:10:7: program.model[2]: unknown layer `transformer`; known: dense, flatten, "
      "reshape, activation, "
-     "dropout, add, concatenate, embedding, position_embedding, multi_head_attention, "
+     "dropout, permute, repeat_vector, add, subtract, multiply, average, maximum, minimum, "
+     "concatenate, embedding, position_embedding, multi_head_attention, "
      "conv_1d, conv_2d, conv_3d, max_pooling_1d, "
      "max_pooling_2d, "
      "max_pooling_3d, average_pooling_1d, average_pooling_2d, average_pooling_3d, "
@@ -107,7 +108,7 @@ const Case kCases[] = {
      "it)"},
     {"UnknownActivation", 10, "    - dense: {units: 10, activation: rleu}",
      "job.yaml:10:38: program.model[2].dense.activation: expected one of linear, relu, gelu, "
-     "sigmoid, tanh, softmax, gelu_tanh, silu, "
+     "sigmoid, tanh, softmax, gelu_tanh, silu, elu, leaky_relu, softplus, "
      "got: rleu, did you mean `relu`?"},
     {"UnitsOfZero", 10, "    - dense: {units: 0}",
      "job.yaml:10:22: program.model[2].dense.units: expected a whole number of at least 1, got: 0"},
