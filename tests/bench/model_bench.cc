@@ -19,6 +19,7 @@
 #include "runtime/mesh/element_type.h"
 #include "runtime/program/builder.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/mesh_runner.h"
 #include "tests/bench/modes.h"
 
@@ -71,19 +72,11 @@ std::shared_ptr<Training> Train(const Job& job, int devices) {
   const recipe::Declared declared = OrDie(recipe::Declared::Create(program));
   auto training = std::make_shared<Training>();
   training->session = OrDie(execute::Session::Create());
-  const auto trace =
-      [declared](const std::vector<TensorType>& types) -> Result<trainer::TracedSteps> {
-    MT_ASSIGN_OR_RETURN(recipe::Traced traced, declared.Trace(types));
-    sharding::Given layouts;
-    layouts.inputs = std::move(traced.layouts.inputs);
-    layouts.states = std::move(traced.layouts.states);
-    return trainer::TracedSteps{std::move(traced.programs), std::move(layouts)};
-  };
   std::vector<TensorType> types;
   for (const Tensor& component : job.batches[0].components) types.push_back(component.type());
-  training->runner =
-      OrDie(trainer::MeshRunner::Create(*training->session, declared.mesh(), trace,
-                                        {.types = types, .packing = recipe::PackingOf(program)}));
+  training->runner = OrDie(
+      trainer::MeshRunner::Create(*training->session, declared.mesh(), trainer::TraceOf(declared),
+                                  {.types = types, .packing = recipe::PackingOf(program)}));
   MT_CHECK(training->runner->Initialize().ok());
   return training;
 }

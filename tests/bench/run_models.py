@@ -15,6 +15,7 @@ import array
 import json
 import os
 import random
+import re
 import statistics
 import struct
 import subprocess
@@ -36,7 +37,6 @@ PEERS = [
     ("jax x8", "jax", "bench_models_jax.py", "sharded"),
 ]
 OURS = ("one_device", "virtual8", "products")
-BATCH = {"cnn": 128, "block": 16, "lm": 16, "resnet": 64}
 STEPS = {"cnn": 300, "block": 60, "lm": 40, "resnet": 60}  # of the job with its data
 
 
@@ -66,8 +66,12 @@ def without(text, begin, end):
     return text[:text.index(begin)] + text[text.index(end):]
 
 
-def manifest(name, epochs, take):
-    """The job on one device, for `epochs` over its first `take` examples."""
+def take_of(text, steps):
+    return f"        take: {steps * int(re.search(r'^      batch: ([0-9]+)$', text, re.MULTILINE)[1])}\n"
+
+
+def manifest(name, epochs, steps):
+    """The job on one device, for `epochs` over its first `steps` batches."""
     if name in ("cnn", "block"):
         text = (HERE / "jobs" / f"{name}.yaml").read_text()
         return text.replace("epochs: 1", f"epochs: {epochs}")
@@ -78,19 +82,19 @@ def manifest(name, epochs, take):
         rate = text[text.index("learning_rate: "):text.index("        weight_decay:")]
         text = text.replace(rate, "learning_rate: 0.0003\n").replace("epochs: 2", f"epochs: {epochs}")
         text = without(text, "      test:\n", "      shuffle:")
-        return text.replace("          validation_split: 0.05\n", f"        take: {take}\n")
+        return text.replace("          validation_split: 0.05\n", take_of(text, steps))
     text = (ROOT / "deploy" / "examples" / "resnet.yaml").read_text()
     text = text.replace("mesh: {batch: 2, h: 2, w: 2}", "mesh: {batch: 1}").replace("epochs: 3", f"epochs: {epochs}")
     text = without(text, "    layout:\n", "    loss:")
     text = without(text, "      test:\n", "      map:")
-    return text.replace("train-labels32.idx.gz}", f"train-labels32.idx.gz}}\n        take: {take}")
+    return text.replace("train-labels32.idx.gz}\n", "train-labels32.idx.gz}\n" + take_of(text, steps))
 
 
 def write_job(folder, name):
     """One pass of the sets that are long enough, else several: STEPS steps at least."""
-    size, steps = BATCH[name], STEPS[name]
+    steps = STEPS[name]
     epochs = -(-steps // 8) if name in ("cnn", "block") else 1
-    (folder / f"{name}.yaml").write_text(manifest(name, epochs, size * steps))
+    (folder / f"{name}.yaml").write_text(manifest(name, epochs, steps))
 
 
 def measure_ours(args, folder, name):
@@ -102,22 +106,6 @@ def measure_ours(args, folder, name):
     if not result["ok"]:
         print(f"run_models: {args.ours} {name}.yaml: {result['error']}", file=sys.stderr)
     return rows, all(mode in rows for mode in OURS)
-
-
-def measure_peers(args, folder, name):
-    rows = {}
-    for peer, kind, script, mode in PEERS:
-        python = getattr(args, kind)
-        if not python:
-            rows[peer] = {"error": "not installed"}
-            continue
-        command = [python, str(HERE / "peers" / script), "--model", name, "--mode", mode, "--folder", str(folder),
-                   "--threads", str(args.threads), "--reps", str(args.reps)]
-        result = quietest(command, args, {"OMP_NUM_THREADS": str(args.threads), "PYTHONDONTWRITEBYTECODE": "1"})
-        rows[peer] = json_lines(result["stdout"])[-1] if result["ok"] else {"error": result["error"]}
-        rows[peer].update(peak_mib=result["peak_mib"], others_cores=result["others_cores"])
-        print(f"{name}, {peer}: {rows[peer].get('step_ms_median', rows[peer].get('error'))}", file=sys.stderr, flush=True)
-    return rows
 
 
 def measure_job(args, folder, name):
@@ -159,7 +147,7 @@ def main():
     parser.add_argument("--meshtrain", required=True, help="the command line, for the job with its data")
     for kind in ("tf", "torch", "jax"):
         parser.add_argument(f"--{kind}", help=f"Python that has {kind}")
-    parser.add_argument("--models", default=",".join(BATCH), type=lambda text: text.split(","))
+    parser.add_argument("--models", default=",".join(STEPS), type=lambda text: text.split(","))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--reps", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=1)
@@ -170,8 +158,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit 1 when a measured ratio misses its target")
     args = parser.parse_args()
     for name in args.models:
-        if name not in BATCH:
-            parser.error(f"expected models of {', '.join(BATCH)}, got: {name}")
+        if name not in STEPS:
+            parser.error(f"expected models of {', '.join(STEPS)}, got: {name}")
     args.ours, args.meshtrain = (str(Path(path).resolve()) for path in (args.ours, args.meshtrain))
     # Ours takes every core that it is given, as the peers are told to take so many.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.threads])
@@ -188,7 +176,7 @@ def main():
                 jobs.append(measure_job(args, folder, model))
                 good = good and complete and not jobs[-1].get("error")
                 ours.append(rows)
-                peers.append(measure_peers(args, folder, model))
+                peers.append(run_peers.measure_peers(args, PEERS, ["--model", model, "--folder", str(folder)], f"{model}, "))
             ours, peers = run_peers.over_rounds(ours), run_peers.over_rounds(peers)
             job = {key: statistics.median(one[key] for one in jobs) for key in jobs[0] if key != "error"} if good else {}
             results = ratios(ours, peers, job)

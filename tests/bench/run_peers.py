@@ -122,20 +122,21 @@ def measure_ours(args):
     return rows, result["ok"] and not missing
 
 
-def measure_peers(args):
+def measure_peers(args, peers, more, what=""):
+    """A row for each of `peers`; `more`: arguments of their scripts, `what`: in front of what is said meanwhile."""
     rows = {}
-    for name, kind, script, mode in PEERS:
+    for name, kind, script, mode in peers:
         python = getattr(args, kind)
         if not python:
             rows[name] = {"error": "not installed"}
             continue
-        command = [python, str(HERE / "peers" / script), "--mode", mode, "--batch", "128",
+        command = [python, str(HERE / "peers" / script), "--mode", mode, *more,
                    "--threads", str(args.threads), "--reps", str(args.reps)]
         env = {"OMP_NUM_THREADS": str(args.threads), "PYTHONDONTWRITEBYTECODE": "1"}
         result = quietest(command, args, env)
         rows[name] = json_lines(result["stdout"])[-1] if result["ok"] else {"error": result["error"]}
         rows[name].update(peak_mib=result["peak_mib"], others_cores=result["others_cores"])
-        print(f"{name}: {rows[name].get('step_ms_median', rows[name].get('error'))}", file=sys.stderr, flush=True)
+        print(f"{what}{name}: {rows[name].get('step_ms_median', rows[name].get('error'))}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -337,7 +338,7 @@ def main():
         rows, complete = measure_ours(args) if args.ours else ({}, True)
         good = good and complete
         ours.append(rows)
-        peers.append(measure_peers(args))
+        peers.append(measure_peers(args, PEERS, ["--batch", "128"]))
     ours, peers = over_rounds(ours), over_rounds(peers)
     job = measure_job(args) if args.meshtrain else {}
     size = stripped_mib(args.worker) if args.worker else None

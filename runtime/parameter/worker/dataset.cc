@@ -39,7 +39,7 @@ data::PipelineSpec SpecOf(const Dataset& dataset, int worker, int workers) {
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers) {
   auto pipeline = data::Pipeline::Create(SpecOf(dataset, worker, workers));
-  if (!pipeline.ok()) return pipeline.status().At("dataset " + dataset.name).From(Origin::kInput);
+  if (!pipeline.ok()) return pipeline.status().At("dataset " + dataset.name);
   (*pipeline)->Start();
   return pipeline;
 }

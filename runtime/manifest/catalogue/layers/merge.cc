@@ -1,35 +1,19 @@
 #include "runtime/manifest/catalogue/rows.h"
 
 namespace meshtrain::manifest::layers {
+namespace {
 
-Entry Add() { return {.name = "add", .about = "The sum of its inputs.", .several_inputs = true}; }
-
-Entry Subtract() {
-  return {.name = "subtract",
-          .about = "The first of its two inputs less the second.",
-          .several_inputs = true};
+Entry Merged(std::string_view name, std::string_view about) {
+  return {.name = name, .about = about, .several_inputs = true};
 }
 
-Entry Multiply() {
-  return {.name = "multiply",
-          .about = "The product of its inputs, element by element.",
-          .several_inputs = true};
-}
+}  // namespace
 
-Entry Average() {
-  return {.name = "average", .about = "The mean of its inputs.", .several_inputs = true};
-}
-
-Entry Maximum() {
-  return {.name = "maximum",
-          .about = "The largest of its inputs, element by element.",
-          .several_inputs = true};
-}
-
-Entry Minimum() {
-  return {.name = "minimum",
-          .about = "The least of its inputs, element by element.",
-          .several_inputs = true};
-}
+Entry Add() { return Merged("add", "The sum of its inputs."); }
+Entry Subtract() { return Merged("subtract", "The first of its two inputs less the second."); }
+Entry Multiply() { return Merged("multiply", "The product of its inputs, element by element."); }
+Entry Average() { return Merged("average", "The mean of its inputs."); }
+Entry Maximum() { return Merged("maximum", "The largest of its inputs, element by element."); }
+Entry Minimum() { return Merged("minimum", "The least of its inputs, element by element."); }
 
 }  // namespace meshtrain::manifest::layers
