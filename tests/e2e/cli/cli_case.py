@@ -1,7 +1,5 @@
 """A small job of one process and the tools that tests run it with. It takes BIN_FOLDER from the arguments."""
 import gzip
-import os
-import signal
 import struct
 import subprocess
 import sys
@@ -9,6 +7,9 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from process_table import program_below, run_a_slice, stop  # noqa: E402
 
 BIN = Path(sys.argv.pop(1)).resolve()
 TIMEOUT = 600  # of one run, also of a sanitized program
@@ -85,22 +86,30 @@ class RunningCase(Case):
         self.addCleanup(lambda: (child.poll() is None and child.kill(), child.wait(), child.stdout.close(), child.stderr.close()))
         return child
 
-    def hold_when(self, child, holds):
-        """Returns with `child` stopped (SIGSTOP) at a moment when holds() is true. The child runs in slices of milliseconds and
-        is looked at while it stands still, so that a slow look does not miss what a quick run does."""
+    def wait_until(self, child, holds):
         deadline = time.monotonic() + TIMEOUT
-        while time.monotonic() < deadline:
-            child.send_signal(signal.SIGSTOP)
-            # Told of the stop or of the end; the end stays for poll() to take, if send_signal has not.
-            if child.returncode is None:
-                os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            if holds():
-                return
+        while not holds():
             if child.poll() is not None:
                 self.fail("the run ended before the test saw what it waits for: " + child.stderr.read())
-            child.send_signal(signal.SIGCONT)
+            if time.monotonic() > deadline:
+                self.fail("the run never came to what the test waits for")
             time.sleep(0.002)
-        self.fail("the run never came to what the test waits for")
+
+    def hold_when(self, child, holds):
+        """The process that trains, stopped (SIGSTOP) at a moment when holds() is true. It runs in slices and is looked at while it
+        stands still, so that a slow look does not miss what a quick run does."""
+        self.wait_until(child, lambda: program_below(child.pid, "meshtrain-worker"))
+        trainer = program_below(child.pid, "meshtrain-worker")
+
+        def held():
+            stop([trainer])
+            if holds():
+                return True
+            run_a_slice(trainer)
+            return False
+
+        self.wait_until(child, held)
+        return trainer
 
     def wait_for_step(self, step):
         path = self.folder / "out" / "metrics.jsonl"

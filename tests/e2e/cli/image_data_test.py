@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from metrics_file import lines_of, steps_of  # noqa: E402
-from cli_case import RunningCase  # noqa: E402: it takes BIN_FOLDER from the arguments
+from cli_case import TIMEOUT, RunningCase  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 MANIFEST = """
 apiVersion: meshtrain.dev/v1
@@ -142,10 +142,10 @@ class ImageData(RunningCase):
         want = self.train("whole", epochs=epochs)
         child = self.start(self.images(epochs=epochs))
         within = lambda: (n := len(self.read(self.folder / "out" / "metrics.jsonl").splitlines())) >= 12 and n % 5 in (1, 2)
-        self.hold_when(child, within)
+        trainer = self.hold_when(child, within)
         child.send_signal(signal.SIGTERM)
-        child.send_signal(signal.SIGCONT)
-        child.wait()
+        trainer.send_signal(signal.SIGCONT)
+        child.communicate(timeout=TIMEOUT)
         done = len(steps_of(self.folder / "out" / "metrics.jsonl"))
         self.assertLess(done, 4 * epochs)
         again = self.run_job(self.images(epochs=epochs))

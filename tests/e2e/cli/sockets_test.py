@@ -12,18 +12,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from hosts import free_ports  # noqa: E402
-from process_table import listening  # noqa: E402
+from process_table import descendants, listening  # noqa: E402
 from run_test import RunCase  # noqa: E402: it takes its arguments
 from cli_case import BIN, TIMEOUT  # noqa: E402
-
-
-def descendants(pid):
-    """Of a process, whichever session they are in."""
-    found = []
-    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in thread.read_text().split():
-            found += [int(child)] + descendants(int(child))
-    return found
 
 
 def place(pid):

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -19,21 +20,21 @@ class Stops(RunningCase):
         self.assertEqual(self.run_job(self.manifest(epochs=400, every=1000)).returncode, 0)
         out = self.folder / "out"
         old, model = self.checkpoints(), (out / "model.safetensors").read_bytes()
-        figures = (out / "metrics.jsonl").read_text()
-        steps = len(steps_of(out / "metrics.jsonl"))
+        log, replaced = out / "metrics.jsonl", out / "metrics.replaced.jsonl"
+        figures = log.read_text()
+        steps = len(steps_of(log))
         self.assertEqual(old[-1], f"ckpt-{steps:08}")
 
-        def began_anew():
-            return self.read(out / "metrics.replaced.jsonl") and 20 <= len(self.read(out / "metrics.jsonl").splitlines()) < steps
-
         for _ in range(2):  # killed before their first checkpoints
+            begun = time.time()
             child = self.start(self.manifest(epochs=400, every=100000000))
-            self.hold_when(child, began_anew)
+            self.hold_when(child, lambda: self.read(replaced) and log.exists() and log.stat().st_mtime > begun and
+                           20 <= len(self.read(log).splitlines()) < steps)
             child.kill()
-            child.wait()
+            child.communicate(timeout=TIMEOUT)
             self.assertEqual(self.checkpoints(), old)
             self.assertEqual((out / "model.safetensors").read_bytes(), model)
-            self.assertEqual((out / "metrics.replaced.jsonl").read_text(), figures)
+            self.assertEqual(replaced.read_text(), figures)
         # They are whole.
         warm = self.manifest(edit=lambda t: t.replace("    data:", f"    initial_weights: {out}/checkpoints/{old[-1]}\n    data:"))
         self.assertEqual(self.run_job(warm, output="warm").returncode, 0)
@@ -41,7 +42,7 @@ class Stops(RunningCase):
         child = self.start(self.manifest(epochs=400, every=4))
         self.hold_when(child, lambda: self.checkpoints() and self.checkpoints()[-1] != old[-1])
         child.kill()
-        child.wait()
+        child.communicate(timeout=TIMEOUT)
         kept = self.checkpoints()
         self.assertNotIn(old[-1], kept)
         self.assertTrue(all(int(name[5:]) % 4 == 0 for name in kept), kept)
@@ -49,15 +50,15 @@ class Stops(RunningCase):
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn(f"{kept[-1]} at step", again.stdout)
         # Not before: the kill may have come between the checkpoint and the removal of the old figures.
-        self.assertFalse((out / "metrics.replaced.jsonl").exists())
+        self.assertFalse(replaced.exists())
 
     def test_a_stopped_job_saves_and_goes_on_to_the_same_end(self):
         whole = self.run_job(self.manifest(epochs=1500, every=1000000), output="whole")
         self.assertEqual(whole.returncode, 0, whole.stderr)
         child = self.start(self.manifest(epochs=1500, every=1000000))
-        self.hold_when(child, lambda: len(self.read(self.folder / "out" / "metrics.jsonl").splitlines()) >= 30)
+        trainer = self.hold_when(child, lambda: len(self.read(self.folder / "out" / "metrics.jsonl").splitlines()) >= 30)
         child.send_signal(signal.SIGTERM)
-        child.send_signal(signal.SIGCONT)
+        trainer.send_signal(signal.SIGCONT)
         out, err = child.communicate(timeout=TIMEOUT)
         self.assertEqual(child.returncode, 143, err)
         self.assertIn("saved", out)
