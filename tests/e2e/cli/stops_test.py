@@ -92,11 +92,11 @@ class Stops(RunningCase):
         for name in ("tiny", "tiny-2"):
             self.assertIn(f"output in runs/{name}\n", run(self.manifest(edit=bare)))
             self.assertTrue((runs / name / "model.safetensors").exists())
-        whole = self.manifest(epochs=300, edit=bare)
+        whole = self.manifest(epochs=60, edit=bare)
         self.assertIn("output in runs/tiny-3\n", run(whole))
         # Killed in an epoch after the second: that costs an epoch at most.
         said = "# the same once more\n"
-        again = self.manifest(epochs=300, edit=lambda t: bare(t) + said)
+        again = self.manifest(epochs=60, edit=lambda t: bare(t) + said)
         child = self.start(again, own_folder=True)
         self.hold_when(child, lambda: len(list((runs / "tiny-4" / "checkpoints").glob("ckpt-*/index.json"))) >= 2)
         child.kill()
