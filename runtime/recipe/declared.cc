@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/base/check.h"
 #include "runtime/base/text.h"
 #include "runtime/nn/whole_blocks.h"
+#include "runtime/recipe/blocks.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/sharding/choose.h"
 
@@ -32,6 +34,25 @@ std::string PlaceIn(const Program& program, const manifest::Spot& spot) {
   std::string where = manifest::At(program.file, spot.place, spot.path);
   where.resize(where.size() - 2);  // At of Status adds its own ": "
   return where;
+}
+
+// The weights that have no layout, each with its slots; those of alike blocks together, by their
+// place and type.
+std::map<std::string, sharding::StateGroup> OpenGroups(const train::Programs& programs) {
+  std::map<std::string, sharding::StateGroup> groups;
+  for (const nn::Parameter& weight : programs.parameters) {
+    if (weight.layout() || weight.type().rank() == 0) continue;
+    sharding::StateGroup& group =
+        groups[PlaceInBlocks(weight.name()) + " " + weight.type().ToString()];
+    group.push_back(weight.name());
+    for (const nn::Parameter& slot : programs.slots) {
+      if (!slot.layout() && slot.type().dims == weight.type().dims &&
+          slot.name().ends_with("." + weight.name())) {
+        group.push_back(slot.name());
+      }
+    }
+  }
+  return groups;
 }
 
 bool SharesUpdate(const Program& program) {
@@ -262,45 +283,52 @@ Result<TracedPrediction> Declared::WithLayouts(train::Prediction prediction) con
   return out;
 }
 
+Result<train::Programs> Declared::ProgramsOfPart(std::vector<mesh::TensorType> types) const {
+  // Of one part of a batch: the parts are alike.
+  train::Recipe part = recipe_;
+  part.accumulate = 1;
+  for (mesh::TensorType& type : types) {
+    if (type.rank() > 0) type.dims[0] = manifest::PartOfBatch(program_);
+  }
+  return train::BuildPrograms(part, types);
+}
+
 Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
     std::vector<mesh::TensorType> types, const Layouts& given) const {
   for (mesh::TensorType& type : types) {
     if (type.rank() > 0) type.dims[0] = program_.data.batch;
   }
   if (chosen_->types == types) return chosen_->states;
-  // Of one part of a batch: the parts are alike.
-  train::Recipe part = recipe_;
-  part.accumulate = 1;
-  std::vector<mesh::TensorType> part_types = types;
-  for (mesh::TensorType& type : part_types) {
-    if (type.rank() > 0) type.dims[0] = manifest::PartOfBatch(program_);
-  }
-  MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(part, part_types));
+  MT_ASSIGN_OR_RETURN(const train::Programs programs, ProgramsOfPart(types));
+  // Alike blocks take alike layouts, and two of them show what more would: what one block leaves is
+  // what the next is given.
+  constexpr int64_t kBlocks = 2;
+  manifest::Program shorter = program_;
+  shorter.model = WithFewerBlocks(program_.model, kBlocks);
+  MT_ASSIGN_OR_RETURN(const Declared few, Create(shorter));
+  MT_ASSIGN_OR_RETURN(const train::Programs of_few, few.ProgramsOfPart(types));
+  const auto open = OpenGroups(of_few);
   std::vector<sharding::StateGroup> groups;
-  for (const nn::Parameter& weight : programs.parameters) {
-    if (weight.layout() || weight.type().rank() == 0) continue;
-    sharding::StateGroup& group = groups.emplace_back();
-    group.push_back(weight.name());
-    for (const nn::Parameter& slot : programs.slots) {
-      if (!slot.layout() && slot.type().dims == weight.type().dims &&
-          slot.name().ends_with("." + weight.name())) {
-        group.push_back(slot.name());
-      }
-    }
-  }
+  for (const auto& [place, group] : open) groups.push_back(group);
   sharding::Given inputs;
   inputs.inputs = given.inputs;
-  auto chosen = sharding::ChooseStateLayouts(programs.train_step, mesh_, inputs, groups);
+  auto chosen = sharding::ChooseStateLayouts(of_few.train_step, mesh_, inputs, groups);
   const std::string at = program_.Where("layout") + ": ";
   if (!chosen.ok()) return InvalidArgument(at + chosen.status().message());
-  inputs.states = *chosen;
+  for (const auto& [place, group] : OpenGroups(programs)) {
+    const auto alike = open.find(place);
+    MT_CHECK(alike != open.end());
+    for (const std::string& name : group) {
+      inputs.states.insert_or_assign(name, chosen->at(alike->second.front()));
+    }
+  }
   if (const Status used = sharding::CheckAxesUsed(mesh_, inputs, &programs.train_step);
       !used.ok()) {
     return InvalidArgument(at + "auto: no split of a weight over it makes the step faster; " +
                            used.message());
   }
-  *chosen_ = {std::move(types), *chosen};
-  return chosen;
+  *chosen_ = {std::move(types), inputs.states};
+  return inputs.states;
 }
 
 Status Declared::CheckBatches(const std::optional<Batches>& train,

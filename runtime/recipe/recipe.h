@@ -117,6 +117,7 @@ class Declared {
   const mesh::Mesh& mesh() const { return mesh_; }
 
  private:
+  Result<train::Programs> ProgramsOfPart(std::vector<mesh::TensorType> types) const;
   // `layout: auto`: of the weights and their slots, for batches of the manifest's size whatever
   // `types` have, so that all batches find the same.
   Result<std::map<std::string, mesh::Layout>> ChooseLayouts(std::vector<mesh::TensorType> types,

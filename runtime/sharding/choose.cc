@@ -2,30 +2,46 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
+#include <memory>
+#include <set>
+#include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/program/builder.h"
 #include "runtime/program/registry.h"
+#include "runtime/sharding/solve.h"
 
 namespace meshtrain::sharding {
 namespace {
 
-// Plans made for one answer: some seconds for a program of a thousand ops.
-constexpr int kMostTried = 600;
+// Layouts tried for one answer: some seconds for a program of a thousand ops.
+constexpr int kMostTried = 2000;
 // A change has to pay by more than the prediction is worth.
 constexpr double kWorthwhile = 0.999;
+constexpr double kImpossible = std::numeric_limits<double>::infinity();
+
+using Dims = std::vector<mesh::DimSharding>;  // axes of each dimension
 
 struct Group {
   const StateGroup* names;
   program::TensorType type;
-  std::vector<mesh::DimSharding> dims;  // axes of each dimension
+  ValueId entry;  // of the first of them
+  Dims dims;
+};
+
+// One group's next layout.
+struct Change {
+  size_t group;
+  Dims dims;
+  int axis = -1;  // that splits a dimension further; -1: a dimension becomes whole
 };
 
 // What one change may make of a group: an axis that it does not use yet splits a dimension further,
 // or a dimension becomes whole.
-std::vector<std::vector<mesh::DimSharding>> Neighbours(const Group& group, const Mesh& mesh,
-                                                       bool refuse_uneven) {
-  std::vector<std::vector<mesh::DimSharding>> found;
+std::vector<Change> Neighbours(const std::vector<Group>& groups, size_t index, const Mesh& mesh,
+                               bool refuse_uneven) {
+  const Group& group = groups[index];
+  std::vector<Change> found;
   const auto uses = [&](int axis) {
     return std::any_of(group.dims.begin(), group.dims.end(), [&](const auto& axes) {
       return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -39,31 +55,72 @@ std::vector<std::vector<mesh::DimSharding>> Neighbours(const Group& group, const
       const int64_t extent = group.type.dims[d];
       if (size == 1 || uses(axis) || extent < parts * size) continue;
       if (refuse_uneven && extent % (parts * size) != 0) continue;
-      found.push_back(group.dims);
-      found.back()[d].push_back(axis);
+      found.push_back({index, group.dims, axis});
+      found.back().dims[d].push_back(axis);
     }
     if (!group.dims[d].empty()) {
-      found.push_back(group.dims);
-      found.back()[d].clear();
+      found.push_back({index, group.dims});
+      found.back().dims[d].clear();
     }
   }
   return found;
 }
 
+bool Any(const std::vector<bool>& chosen) {
+  return std::find(chosen.begin(), chosen.end(), true) != chosen.end();
+}
+
+// What a step of the program takes under layouts that are put one after another. What does not
+// depend on them is worked out once.
 class Search {
  public:
-  Search(const Program& program, const Mesh& mesh, Given given, const Options& options)
-      : program_(program), mesh_(mesh), given_(std::move(given)), options_(options) {}
+  static Result<std::unique_ptr<Search>> Create(const Program& program, const Mesh& mesh,
+                                                Given given, const Options& options) {
+    MT_ASSIGN_OR_RETURN(Problem problem, MakeProblem(program, mesh, options));
+    return std::unique_ptr<Search>(
+        new Search(program, mesh, std::move(given), options, std::move(problem)));
+  }
 
   // Puts `dims` on the group's states.
-  Status Put(const Group& group, const std::vector<mesh::DimSharding>& dims) {
+  Status Put(const Group& group, const Dims& dims) {
     MT_ASSIGN_OR_RETURN(const Layout layout, Layout::Create(mesh_, dims));
     for (const std::string& name : *group.names) given_.states.insert_or_assign(name, layout);
     return OkStatus();
   }
-  // Of a step with the states as they are put.
-  Result<double> Seconds() {
+
+  // The change, and those of other groups that it leads to: where its axis goes when they may take
+  // it from their neighbours. So a weight whose columns are split takes the rows of the one behind
+  // it along.
+  Result<std::vector<Change>> WithFollowers(const std::vector<Group>& groups,
+                                            const Change& change) {
+    std::set<std::string> follow;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (g != change.group) follow.insert(groups[g].names->begin(), groups[g].names->end());
+    }
+    Problem& problem = first_.problem;
+    MT_RETURN_IF_ERROR(Put(groups[change.group], change.dims));
+    MT_RETURN_IF_ERROR(GiveHints(problem, given_, options_, &follow));
+    std::vector<Change> changes = {change};
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const int8_t dim = problem.hints[groups[g].entry].at[change.axis];
+      if (g == change.group || dim < 0) continue;
+      const mesh::DimSharding& had = groups[g].dims[dim];
+      if (std::find(had.begin(), had.end(), change.axis) != had.end()) continue;
+      changes.push_back({g, groups[g].dims, change.axis});
+      changes.back().dims[dim].push_back(change.axis);
+    }
+    return changes;
+  }
+
+  // Of a step with the states as they are put, as the solver sees it; infinite where they do not
+  // fit.
+  double Estimate() {
     ++tried_;
+    const Result<double> seconds = SolvedSeconds();
+    return seconds.ok() && *seconds < kRefused ? *seconds : kImpossible;
+  }
+  // Of the partitioned step.
+  Result<double> Seconds() const {
     MT_ASSIGN_OR_RETURN(const Partitioned partitioned, Shard(program_, mesh_, given_, options_));
     return PredictSeconds(partitioned, options_.cost);
   }
@@ -71,12 +128,102 @@ class Search {
   const Given& given() const { return given_; }
 
  private:
+  // A program, and what it becomes where these of its ops are expanded.
+  struct Stage {
+    std::unique_ptr<const Program> own;  // null of the first one
+    Problem problem;
+    std::map<std::vector<bool>, Stage> expanded;
+  };
+
+  Search(const Program& program, const Mesh& mesh, Given given, const Options& options,
+         Problem problem)
+      : program_(program),
+        mesh_(mesh),
+        given_(std::move(given)),
+        options_(options),
+        first_{nullptr, std::move(problem), {}} {}
+
+  Result<double> SolvedSeconds() {
+    Stage* stage = &first_;
+    for (;;) {
+      MT_RETURN_IF_ERROR(GiveHints(stage->problem, given_, options_));
+      std::vector<bool> chosen = ToExpand(stage->problem);
+      if (!Any(chosen)) return Solve(stage->problem).seconds;
+      auto next = stage->expanded.find(chosen);
+      if (next == stage->expanded.end()) {
+        MT_ASSIGN_OR_RETURN(Program expanded,
+                            program::Builder::Expanded(*stage->problem.program, chosen));
+        auto own = std::make_unique<const Program>(std::move(expanded));
+        MT_ASSIGN_OR_RETURN(Problem problem, MakeProblem(*own, mesh_, options_));
+        problem.reshard = first_.problem.reshard;
+        Stage made{std::move(own), std::move(problem), {}};
+        next = stage->expanded.emplace(std::move(chosen), std::move(made)).first;
+      }
+      stage = &next->second;
+    }
+  }
+
   const Program& program_;
   const Mesh& mesh_;
   Given given_;
   const Options& options_;
+  Stage first_;
   int tried_ = 0;
 };
+
+// What stands now, and what it takes.
+struct Standing {
+  std::vector<Group> groups;
+  double estimate = kImpossible;
+  double seconds = kImpossible;
+};
+
+// Makes the best change of one group, alone or with those that follow it, if one pays.
+Result<bool> Improve(Search& search, Standing& now, size_t index, const Mesh& mesh,
+                     bool refuse_uneven) {
+  struct Tried {
+    double estimate;
+    std::vector<Change> changes;
+  };
+  std::vector<Tried> better;
+  const auto put = [&](const std::vector<Change>& changes, bool back) -> Status {
+    for (const Change& c : changes) {
+      const Group& group = now.groups[c.group];
+      MT_RETURN_IF_ERROR(search.Put(group, back ? group.dims : c.dims));
+    }
+    return OkStatus();
+  };
+  const auto attempt = [&](std::vector<Change> changes) -> Status {
+    MT_RETURN_IF_ERROR(put(changes, false));
+    const double estimate = search.Estimate();
+    MT_RETURN_IF_ERROR(put(changes, true));
+    if (estimate < now.estimate * kWorthwhile) better.push_back({estimate, std::move(changes)});
+    return OkStatus();
+  };
+  for (const Change& change : Neighbours(now.groups, index, mesh, refuse_uneven)) {
+    if (search.over()) break;
+    MT_RETURN_IF_ERROR(attempt({change}));
+    if (change.axis < 0) continue;
+    MT_ASSIGN_OR_RETURN(std::vector<Change> all, search.WithFollowers(now.groups, change));
+    MT_RETURN_IF_ERROR(search.Put(now.groups[index], now.groups[index].dims));
+    if (all.size() > 1) MT_RETURN_IF_ERROR(attempt(std::move(all)));
+  }
+  std::stable_sort(better.begin(), better.end(),
+                   [](const Tried& a, const Tried& b) { return a.estimate < b.estimate; });
+  for (Tried& tried : better) {
+    MT_RETURN_IF_ERROR(put(tried.changes, false));
+    const Result<double> real = search.Seconds();
+    if (!real.ok() || *real >= now.seconds * kWorthwhile) {
+      MT_RETURN_IF_ERROR(put(tried.changes, true));
+      continue;
+    }
+    now.estimate = tried.estimate;
+    now.seconds = *real;
+    for (Change& c : tried.changes) now.groups[c.group].dims = std::move(c.dims);
+    return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -103,7 +250,7 @@ Result<std::map<std::string, Layout>> ChooseStateLayouts(const Program& program,
                                                          Given given,
                                                          std::span<const StateGroup> open,
                                                          const Options& options) {
-  std::vector<Group> groups;
+  Standing now;
   for (const StateGroup& names : open) {
     for (const std::string& name : names) {
       const auto state = std::find_if(program.states.begin(), program.states.end(),
@@ -113,47 +260,39 @@ Result<std::map<std::string, Layout>> ChooseStateLayouts(const Program& program,
       }
       const program::TensorType& type = program.type(state->entry);
       if (&name == &names.front()) {
-        groups.push_back({&names, type, std::vector<mesh::DimSharding>(type.dims.size())});
-      } else if (type.dims != groups.back().type.dims) {
+        now.groups.push_back({&names, type, state->entry, Dims(type.dims.size())});
+      } else if (type.dims != now.groups.back().type.dims) {
         return InvalidArgument("layouts: `" + name + "`: expected the dimensions of `" +
-                               names.front() + "`, " + groups.back().type.ToString() +
+                               names.front() + "`, " + now.groups.back().type.ToString() +
                                ", got: " + type.ToString());
       }
     }
   }
-  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+  std::stable_sort(now.groups.begin(), now.groups.end(), [](const Group& a, const Group& b) {
     return a.type.num_bytes() > b.type.num_bytes();
   });
 
-  Search search(program, mesh, std::move(given), options);
-  for (const Group& group : groups) MT_RETURN_IF_ERROR(search.Put(group, group.dims));
-  const Result<double> replicated = search.Seconds();
-  double best = replicated.ok() ? *replicated : std::numeric_limits<double>::infinity();
-  for (bool changed = true; changed && !search.over();) {
+  MT_ASSIGN_OR_RETURN(const auto search, Search::Create(program, mesh, std::move(given), options));
+  for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search->Put(group, group.dims));
+  const Result<double> replicated = search->Seconds();
+  if (replicated.ok()) {
+    now.estimate = search->Estimate();
+    now.seconds = *replicated;
+  }
+  for (bool changed = true; changed && !search->over();) {
     changed = false;
-    for (Group& group : groups) {
-      std::optional<std::vector<mesh::DimSharding>> better;
-      for (const auto& dims : Neighbours(group, mesh, options.refuse_uneven)) {
-        if (search.over()) break;
-        MT_RETURN_IF_ERROR(search.Put(group, dims));
-        const Result<double> seconds = search.Seconds();
-        if (!seconds.ok() || *seconds >= best * kWorthwhile) continue;
-        best = *seconds;
-        better = dims;
-      }
-      if (better) {
-        group.dims = *better;
-        changed = true;
-      }
-      MT_RETURN_IF_ERROR(search.Put(group, group.dims));
+    for (size_t g = 0; g < now.groups.size(); ++g) {
+      MT_ASSIGN_OR_RETURN(const bool improved,
+                          Improve(*search, now, g, mesh, options.refuse_uneven));
+      changed = changed || improved;
     }
   }
-  if (best == std::numeric_limits<double>::infinity()) return replicated.status();
+  if (now.seconds == kImpossible) return replicated.status();
 
   std::map<std::string, Layout> chosen;
-  for (const Group& group : groups) {
+  for (const Group& group : now.groups) {
     for (const std::string& name : *group.names) {
-      chosen.insert_or_assign(name, search.given().states.at(name));
+      chosen.insert_or_assign(name, search->given().states.at(name));
     }
   }
   return chosen;

@@ -346,22 +346,22 @@ class Partitioner {
     for (const Version& version : versions) {
       if (version.placement == placement) return version.local;
     }
-    ReshardPlan best;
+    const ReshardPlan* best = nullptr;
     size_t start = 0;
     for (size_t i = 0; i < versions.size(); ++i) {
-      ReshardPlan plan = PlanReshard(versions[i].placement, placement, global_.type(v).dims,
-                                     mesh::DTypeBytes(global_.type(v).dtype), context_);
-      if (!plan.possible || (best.possible && plan.seconds >= best.seconds)) continue;
-      best = std::move(plan);
+      const ReshardPlan& plan = PlanReshard(versions[i].placement, placement, global_.type(v).dims,
+                                            mesh::DTypeBytes(global_.type(v).dtype), context_);
+      if (!plan.possible || (best != nullptr && plan.seconds >= best->seconds)) continue;
+      best = &plan;
       start = i;
     }
-    MT_CHECK(best.possible);
+    MT_CHECK(best != nullptr);
     const int rank = global_.type(v).rank();
     Reshard reshard{.value = ValueText(v),
                     .from = LayoutOf(versions[start].placement, sharded_.mesh, rank),
                     .to = LayoutOf(placement, sharded_.mesh, rank),
                     .reason = want.reason,
-                    .predicted_seconds = best.seconds};
+                    .predicted_seconds = best->seconds};
     const Op* origin = want.op < 0 ? nullptr : &global_.ops[want.op];
     if (origin != nullptr) {
       reshard.reason = "input " + std::to_string(want.operand) + " of " + OpText(*origin);
@@ -372,7 +372,7 @@ class Partitioner {
                            want.advice.empty() ? Advice(v, origin) : want.advice, options_));
     }
     ValueId at = versions[start].local;
-    for (const Move& move : best.moves) {
+    for (const Move& move : best->moves) {
       reshard.ops.push_back(static_cast<int>(out_.local.ops.size()));
       reshard.bytes_per_device += move.bytes;
       at = EmitMove(move, at, v, origin);

@@ -99,8 +99,6 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
                   .replication_limit_bytes = options.replication_limit_bytes};
   const program::Registry& registry = program::Registry::Standard();
   problem.ops.reserve(program.ops.size());
-  problem.hints.resize(program.values.size());
-  problem.fixed.assign(program.values.size(), 0);
   problem.uses.assign(program.values.size(), 0);
   problem.user.assign(program.values.size(), -1);
   std::vector<program::TensorType> operands, results;
@@ -153,12 +151,13 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
   return problem;
 }
 
-namespace {
-
-// The problem with its hints: given layouts, spread as far as they go.
-Result<Problem> Spread(const Program& program, const Mesh& mesh, const Given& given,
-                       const Options& options) {
-  MT_ASSIGN_OR_RETURN(Problem problem, MakeProblem(program, mesh, options));
+Status GiveHints(Problem& problem, const Given& given, const Options& options,
+                 const std::set<std::string>* follow) {
+  const Program& program = *problem.program;
+  const Mesh& mesh = *problem.mesh;
+  problem.hints.assign(program.values.size(), {});
+  problem.fixed.assign(program.values.size(), 0);
+  problem.ends.clear();
   for (const program::Port& p : program.inputs) {
     const Layout* layout = Find(given.inputs, p.name);
     if (layout == nullptr) continue;
@@ -168,7 +167,7 @@ Result<Problem> Spread(const Program& program, const Mesh& mesh, const Given& gi
     problem.fixed[p.value] = 1;
   }
   for (const program::State& s : program.states) {
-    problem.fixed[s.entry] = 1;
+    problem.fixed[s.entry] = follow == nullptr || !follow->contains(s.name) ? 1 : 0;
     const Layout* layout = Find(given.states, s.name);
     if (layout == nullptr) continue;
     MT_RETURN_IF_ERROR(
@@ -183,22 +182,28 @@ Result<Problem> Spread(const Program& program, const Mesh& mesh, const Given& gi
     problem.hints[op.results[0]] = PlacementOf(layout);
     problem.fixed[op.results[0]] = 1;
   }
+  for (const program::State& s : program.states) {
+    problem.ends.push_back({s.exit, problem.hints[s.entry]});
+  }
   for (const program::Port& p : program.outputs) {
     const Layout* layout = Find(given.outputs, p.name);
-    if (layout == nullptr) continue;
+    End& end = problem.ends.emplace_back(End{p.value, Placement()});
+    if (layout == nullptr) {
+      if (given.outputs_stay) end.want.reset();
+      continue;
+    }
     MT_RETURN_IF_ERROR(
         CheckGiven("output", p.name, *layout, mesh, program.type(p.value), false, options));
+    end.want = PlacementOf(*layout);
     TakeHint(problem, p.value, *layout);
   }
   for (const program::State& s : program.states) {
     if (const Layout* layout = Find(given.states, s.name)) TakeHint(problem, s.exit, *layout);
   }
-
   SpreadHints(problem);
-  return problem;
+  return OkStatus();
 }
 
-// Per op: a layout splits a dimension that the op needs whole, and its row has an expansion.
 std::vector<bool> ToExpand(const Problem& problem) {
   const Program& program = *problem.program;
   std::vector<bool> chosen(program.ops.size(), false);
@@ -222,8 +227,6 @@ std::vector<bool> ToExpand(const Problem& problem) {
   return chosen;
 }
 
-}  // namespace
-
 Result<Sharded> Propagate(const Program& given_program, const Mesh& mesh, const Given& given,
                           const Options& options) {
   std::vector<std::string> inputs, states, outputs;
@@ -237,12 +240,13 @@ Result<Sharded> Propagate(const Program& given_program, const Mesh& mesh, const 
   // Where a layout splits what an op needs whole, the op's expansion takes its place; that may lead
   // layouts further, so to a fixpoint. Expansions expand to nothing that has one.
   Program program = given_program;
-  MT_ASSIGN_OR_RETURN(Problem problem, Spread(program, mesh, given, options));
+  MT_ASSIGN_OR_RETURN(Problem problem, MakeProblem(program, mesh, options));
   for (;;) {
+    MT_RETURN_IF_ERROR(GiveHints(problem, given, options));
     const std::vector<bool> chosen = ToExpand(problem);
     if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) break;
     MT_ASSIGN_OR_RETURN(program, program::Builder::Expanded(program, chosen));
-    MT_ASSIGN_OR_RETURN(problem, Spread(program, mesh, given, options));
+    MT_ASSIGN_OR_RETURN(problem, MakeProblem(program, mesh, options));
   }
   Solution solution = Solve(problem);
 

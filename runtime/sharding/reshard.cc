@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <string>
 
 namespace meshtrain::sharding {
 namespace {
@@ -220,17 +222,43 @@ bool Possible(const Placement& from, const Placement& to) {
 
 }  // namespace
 
-ReshardPlan PlanReshard(const Placement& from, const Placement& to, std::span<const int64_t> dims,
-                        int64_t element_bytes, const ReshardContext& context) {
-  if (from == to) return {.possible = true};
-  if (!Possible(from, to)) return {};
-  return Search(from, to, dims, element_bytes, context).Run();
+class ReshardMemo {
+ public:
+  const ReshardPlan& Plan(const Placement& from, const Placement& to, std::span<const int64_t> dims,
+                          int64_t element_bytes, const ReshardContext& context) {
+    key_.clear();
+    Put(from.at.data(), sizeof from.at);
+    Put(from.order.data(), sizeof from.order);
+    Put(to.at.data(), sizeof to.at);
+    Put(to.order.data(), sizeof to.order);
+    Put(&element_bytes, sizeof element_bytes);
+    Put(dims.data(), dims.size_bytes());
+    const auto known = plans_.find(key_);
+    if (known != plans_.end()) return known->second;
+    return plans_.emplace(key_, Search(from, to, dims, element_bytes, context).Run()).first->second;
+  }
+
+ private:
+  void Put(const void* data, size_t bytes) { key_.append(static_cast<const char*>(data), bytes); }
+
+  std::string key_;  // of the question that is asked; its memory is used again
+  std::map<std::string, ReshardPlan> plans_;
+};
+
+std::shared_ptr<ReshardMemo> MakeReshardMemo() { return std::make_shared<ReshardMemo>(); }
+
+const ReshardPlan& PlanReshard(const Placement& from, const Placement& to,
+                               std::span<const int64_t> dims, int64_t element_bytes,
+                               const ReshardContext& context) {
+  static const ReshardPlan nothing_to_do{.possible = true}, impossible;
+  if (from == to) return nothing_to_do;
+  if (!Possible(from, to)) return impossible;
+  return context.memo->Plan(from, to, dims, element_bytes, context);
 }
 
 double ReshardSeconds(const Placement& from, const Placement& to, std::span<const int64_t> dims,
                       int64_t element_bytes, const ReshardContext& context) {
-  if (from == to) return 0;
-  const ReshardPlan plan = PlanReshard(from, to, dims, element_bytes, context);
+  const ReshardPlan& plan = PlanReshard(from, to, dims, element_bytes, context);
   return plan.possible ? plan.seconds : std::numeric_limits<double>::infinity();
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,14 +36,23 @@ struct ReshardPlan {
   std::vector<Move> moves;
 };
 
-// Shared by all questions about one mesh.
+// The plans that were made so far, by their questions.
+class ReshardMemo;
+std::shared_ptr<ReshardMemo> MakeReshardMemo();
+
+// Shared by all questions about one mesh. The like weights of a model's blocks, and the tries of a
+// search, ask the same ones again: what was answered once is kept. Copies share what they keep;
+// not for several threads at once.
 struct ReshardContext {
   AxisSizes sizes;
   CostModel cost;
+  std::shared_ptr<ReshardMemo> memo = MakeReshardMemo();
 };
 
-ReshardPlan PlanReshard(const Placement& from, const Placement& to, std::span<const int64_t> dims,
-                        int64_t element_bytes, const ReshardContext& context);
+// The answer lives as long as the context's memo.
+const ReshardPlan& PlanReshard(const Placement& from, const Placement& to,
+                               std::span<const int64_t> dims, int64_t element_bytes,
+                               const ReshardContext& context);
 
 // PlanReshard(...).seconds, infinite when impossible.
 double ReshardSeconds(const Placement& from, const Placement& to, std::span<const int64_t> dims,

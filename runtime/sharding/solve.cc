@@ -18,9 +18,6 @@ using program::Linearity;
 using program::Op;
 using program::OpDef;
 
-// Of what would be an error later: taken only where nothing else is possible, so that the error
-// names it.
-constexpr double kRefused = 1e6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // What an axis may do in an op, besides splitting factor f >= 0.
 constexpr int kIdle = -1;
@@ -49,6 +46,7 @@ class Solver {
     for (const program::Port& p : program_.inputs) Produce(p.value, problem_.hints[p.value]);
     for (const program::State& s : program_.states) Produce(s.entry, problem_.hints[s.entry]);
     for (size_t i = 0; i < program_.ops.size(); ++i) SolveOp(static_cast<int>(i));
+    for (const End& end : problem_.ends) Deliver(end);
     return std::move(solution_);
   }
 
@@ -67,14 +65,28 @@ class Solver {
     } else {
       split = Cheapest(op, info);
     }
+    solution_.seconds += SecondsOf(op, info, split);
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      const Placement want = OperandPlacement(info.table, split, static_cast<int>(i));
-      auto& have = available_[op.operands[i]];
-      if (std::find(have.begin(), have.end(), want) == have.end()) have.push_back(want);
+      Bring(op.operands[i], OperandPlacement(info.table, split, static_cast<int>(i)));
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       Produce(op.results[r], ResultPlacement(info.table, split, static_cast<int>(r)));
     }
+  }
+
+  // From now on the value is there in that layout too.
+  void Bring(ValueId v, const Placement& want) {
+    auto& have = available_[v];
+    if (std::find(have.begin(), have.end(), want) == have.end()) have.push_back(want);
+  }
+
+  void Deliver(const End& end) {
+    Placement want = end.want.value_or(solution_.placements[end.value]);
+    for (int a = 0; a < kMaxAxes; ++a) {
+      if (want.pending(a)) want.Clear(a);
+    }
+    solution_.seconds += SecondsToBring(end.value, want);
+    Bring(end.value, want);
   }
 
   // The split that gives result 0 this layout.
@@ -266,7 +278,28 @@ class Solver {
     axes = order;
   }
 
+  // Of the step as it goes on: what the op takes, and what its results will cost to bring on.
   double CostOfSplit(const Op& op, const OpInfo& info, const Split& split) {
+    double seconds = SecondsOf(op, info, split);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      seconds += Afterwards(op.results[r], ResultPlacement(info.table, split, static_cast<int>(r)));
+    }
+    return seconds;
+  }
+
+  // Of the cheapest way from a layout that there is.
+  double SecondsToBring(ValueId v, const Placement& want) const {
+    double seconds = kInfinite;
+    for (const Placement& have : available_[v]) {
+      seconds = std::min(seconds, ReshardSeconds(have, want, problem_.dims(v),
+                                                 problem_.element_bytes(v), problem_.reshard));
+      if (seconds == 0) break;
+    }
+    return seconds;
+  }
+
+  // What the operands cost to bring, and the work.
+  double SecondsOf(const Op& op, const OpInfo& info, const Split& split) const {
     const AxisSizes& sizes = problem_.reshard.sizes;
     const CostModel& cost = problem_.reshard.cost;
     double seconds = 0;
@@ -274,21 +307,16 @@ class Solver {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
       const Placement want = OperandPlacement(info.table, split, static_cast<int>(i));
-      double bring = kInfinite;
       const std::vector<BlocksWanted> blocks =
           WantedOf(info.table, split, static_cast<int>(i), sizes);
-      if (!blocks.empty() && Reachable(v, want)) {
-        bring = PlanBlocks(available_[v], want, blocks, problem_.dims(v), problem_.element_bytes(v),
-                           problem_.reshard)
-                    .seconds;
+      if (blocks.empty()) {
+        seconds += SecondsToBring(v, want);
+      } else {
+        seconds += Reachable(v, want) ? PlanBlocks(available_[v], want, blocks, problem_.dims(v),
+                                                   problem_.element_bytes(v), problem_.reshard)
+                                            .seconds
+                                      : kInfinite;
       }
-      for (const Placement& have : available_[v]) {
-        if (!blocks.empty()) break;
-        bring = std::min(bring, ReshardSeconds(have, want, problem_.dims(v),
-                                               problem_.element_bytes(v), problem_.reshard));
-        if (bring == 0) break;
-      }
-      seconds += bring;
       if (ReplicatesSilently(v, want)) seconds += kRefused;
       bytes += static_cast<double>(LocalElements(want, problem_.dims(v), sizes) *
                                    problem_.element_bytes(v));
@@ -298,7 +326,6 @@ class Solver {
       const Placement placement = ResultPlacement(info.table, split, static_cast<int>(r));
       bytes += static_cast<double>(LocalElements(placement, problem_.dims(v), sizes) *
                                    problem_.element_bytes(v));
-      seconds += Afterwards(v, placement);
     }
     double part = 1;
     for (size_t f = 0; f < split.factors.size(); ++f) {

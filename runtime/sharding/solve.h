@@ -1,10 +1,14 @@
 // The inside of Propagate, in three steps over one Problem:
-//   MakeProblem   names and given layouts checked, factor tables looked up
-//   SpreadHints   given layouts spread forward and backward through factors, to a fixpoint
+//   MakeProblem   factor tables looked up
+//   GiveHints     given layouts checked, and spread forward and backward through factors, to a
+//                 fixpoint
 //   Solve         op by op, the cheapest split: what the operands cost to bring, the work itself,
 //                 what the results will cost to bring to where their users want them
 #pragma once
 
+#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/sharding/factors.h"
@@ -23,6 +27,12 @@ struct OpInfo {
   bool widens = false;
 };
 
+// Where a value has to be when the step is over; none: where its producer leaves it, reduced.
+struct End {
+  ValueId value;
+  std::optional<Placement> want;
+};
+
 struct Problem {
   const Program* program = nullptr;
   const Mesh* mesh = nullptr;
@@ -31,6 +41,7 @@ struct Problem {
   int64_t replication_limit_bytes = 0;
 
   std::vector<OpInfo> ops;
+  std::vector<End> ends;  // outputs and leaving states
   // Per value: which axes should split it, as far as something given says so. Nothing is ever
   // pending here, except in inputs that are fed so.
   std::vector<Placement> hints;
@@ -45,16 +56,32 @@ struct Problem {
   int64_t element_bytes(ValueId v) const { return mesh::DTypeBytes(program->values[v].type.dtype); }
 };
 
-// Fills in everything but the hints of values. Errors: kInvalidArgument for an op that does not
-// exist.
+// Fills in everything but what follows from given layouts. Errors: kInvalidArgument for an op that
+// does not exist.
 Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Options& options);
+
+// Fills in hints, fixed and ends, whatever they were. `follow`: states whose layouts, given or not,
+// may take further axes from their neighbours; null: none. Errors: kInvalidArgument for a layout
+// that does not fit.
+Status GiveHints(Problem& problem, const Given& given, const Options& options,
+                 const std::set<std::string>* follow = nullptr);
+
+// Per op: a layout splits a dimension that the op needs whole, and its row has an expansion.
+std::vector<bool> ToExpand(const Problem& problem);
 
 // Values that are not fixed get axes from their neighbours; axes are only ever added, so this ends.
 void SpreadHints(Problem& problem);
 
+// Added to a Solution's seconds for what Partition would refuse: taken only where nothing else is
+// possible, so that the error names it.
+inline constexpr double kRefused = 1e6;
+
 struct Solution {
   std::vector<Split> splits;          // per op
   std::vector<Placement> placements;  // per value, as its producer leaves it
+  // One device's part of the work, and what is moved for it, up to the ends. The masks and cuts
+  // that Partition adds are not in it.
+  double seconds = 0;
 };
 Solution Solve(const Problem& problem);
 
