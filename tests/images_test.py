@@ -120,6 +120,8 @@ class ImagesTest(unittest.TestCase):
     @unittest.skipIf(os.geteuid() != 0, 'needs root, for chroot')
     def test_programs_start_with_nothing_else_of_this_machine(self):
         for image, program in (('operator', 'meshtrain-operator'), ('operator', 'meshtrain'), ('worker', 'meshtrain-worker')):
+            if b'__asan_init' in (self.unpack(image) / 'usr/bin' / program).read_bytes():
+                self.skipTest('AddressSanitizer looks into /proc')
             run = subprocess.run(['chroot', '--userspec=65532:65532', self.unpack(image), f'/usr/bin/{program}', '--version'],
                                  capture_output=True, text=True, check=False, env={'PATH': os.environ['PATH']})
             self.assertEqual(run.returncode, 0, run.stderr)
