@@ -2,6 +2,7 @@
 // operands where they lie.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace meshtrain::device::cpu {
@@ -30,6 +31,21 @@ struct GemmShape {
 // C is written, never read; k = 0 gives zeros.
 void Gemm(const GemmShape& s, const float* a, const float* b, float* c);
 void Gemm(const GemmShape& s, const double* a, const double* b, double* c);
+
+// Rows in memory that lie a multiple of 2 kB apart keep to few sets of the caches: oneDNN, which
+// reads a few elements of many of them, takes up to twice its time. The rows of a factor that lies
+// as [k, ..] are then brought into scratch some at a time, with room between them, and the product
+// is computed part by part. Follows from the whole product, so that the order of adding does not
+// depend on how it is cut.
+struct Bringing {
+  int64_t rows = 0;  // at a time; 0: all is read where it lies
+  bool a = false, b = false;
+};
+Bringing BringingOf(const GemmShape& whole);
+// For a product or a piece of one.
+int64_t BroughtBytes(const GemmShape& s, const Bringing& bringing);
+void Gemm(const GemmShape& s, const float* a, const float* b, float* c, const Bringing& bringing,
+          std::byte* scratch);
 
 // How a product is cut for several threads: `pieces` blocks of rows or of columns of C.
 struct GemmSplit {

@@ -69,6 +69,46 @@ TEST(GemmTest, AgreesWithLoopsWholeAndInPieces) {
   }
 }
 
+// Some rows of a factor at a time, the last of them fewer, whole and in pieces.
+TEST(GemmTest, RowsThatLieAMultipleOf2kBApartAreBrought) {
+  struct Case {
+    int64_t m, n, k, lda, ldb;
+    bool ta, tb, brings_a, brings_b;
+  };
+  for (const Case& c : {Case{512, 100, 300, 512, 100, true, false, true, false},
+                        Case{100, 96, 700, 1024, 700, true, true, true, false},
+                        Case{1024, 512, 130, 1024, 512, true, false, true, true},
+                        Case{64, 1100, 257, 257, 3072, false, false, false, true},
+                        Case{70, 90, 65, 2048, 1536, true, false, true, true}}) {
+    const GemmShape s{c.m, c.n, c.k, c.ta, c.tb, c.lda, c.ldb, c.n};
+    SCOPED_TRACE(std::to_string(s.m) + "x" + std::to_string(s.k) + "x" + std::to_string(s.n));
+    const Bringing bringing = BringingOf(s);
+    ASSERT_GT(bringing.rows, 0);
+    EXPECT_EQ(bringing.a, c.brings_a);
+    EXPECT_EQ(bringing.b, c.brings_b);
+    const auto a = Random<float>(c.lda * (c.ta ? c.k : c.m), 1);
+    const auto b = Random<float>(c.ldb * (c.tb ? c.n : c.k), 2);
+    for (const int threads : {1, 3}) {
+      const GemmSplit split = SplitGemm(s, threads);
+      std::vector<float> parts(s.m * s.n, 99);
+      for (int64_t i = 0; i < split.pieces; ++i) {
+        const GemmPiece p = PieceOf(s, split, i);
+        // What lies behind the scratch must stay.
+        std::vector<float> scratch(BroughtBytes(p.shape, bringing) / sizeof(float) + 1, -7);
+        Gemm(p.shape, a.data() + p.a, b.data() + p.b, parts.data() + p.c, bringing,
+             reinterpret_cast<std::byte*>(scratch.data()));
+        EXPECT_EQ(scratch.back(), -7);
+      }
+      ExpectProduct(s, a, b, parts, 1e-6);
+    }
+  }
+  // Those of other strides, the transposed B, and of so many rows of C, are not.
+  EXPECT_EQ(BringingOf({784, 700, 128, true, false, 784, 700, 700}).rows, 0);
+  EXPECT_EQ(BringingOf({128, 700, 1024, false, true, 1024, 1024, 700}).rows, 0);
+  EXPECT_EQ(BringingOf({2048, 1024, 256, false, false, 256, 1024, 1024}).rows, 0);
+  EXPECT_EQ(BringingOf({8, 1024, 256, false, false, 256, 1024, 1024}).rows, 0);
+}
+
 TEST(GemmTest, NothingToAddGivesZeros) {
   std::vector<float> c(6, 5.0f);
   Gemm(GemmShape{2, 3, 0, false, false, 1, 3, 3}, static_cast<const float*>(nullptr), nullptr,

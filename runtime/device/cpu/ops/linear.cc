@@ -20,37 +20,52 @@ struct Product {
   program::ValueId a = 0, b = 0, c = 0;
   int64_t a_elements = 0, b_elements = 0;
   std::shared_ptr<Bounds> bounds;
-  double factor_limit = 0;  // Bounds::FactorLimit
+  double factor_limit = 0;    // Bounds::FactorLimit
+  Bringing bringing;          // of a single product
+  int64_t brought_bytes = 0;  // of a piece
 };
 
+// Of product k of the batch, or of piece i of a single one.
 template <typename T>
-KernelPtr Multiply(const Product& p) {
-  return MakeKernel([p](const Frame& f) {
-    const T* a = f.As<const T>(p.a);
-    const T* b = f.As<const T>(p.b);
-    T* c = f.As<T>(p.c);
-    if (p.factor_limit > 0) {
-      const auto within = [&](const T* at, int64_t n) {
-        constexpr Type type = std::is_same_v<T, float> ? Type::kF32 : Type::kF64;
-        return ActiveKernels().count_beyond(type, at, n, p.factor_limit) == 0;
-      };
-      p.bounds->Mark(f.device, p.c, within(a, p.a_elements) && within(b, p.b_elements));
-    }
-    const auto piece = [&](int64_t i) {
-      const int64_t k = i / p.split.pieces;
-      const GemmPiece at = PieceOf(p.shape, p.split, i % p.split.pieces);
-      Gemm(at.shape, a + k * p.a_step + at.a, b + k * p.b_step + at.b, c + k * p.c_step + at.c);
-    };
-    if (f.pool != nullptr) {
-      f.pool->Run(p.batch * p.split.pieces, piece);
-    } else if (p.settled) {
-      for (int64_t i = 0; i < p.batch * p.split.pieces; ++i) piece(i);
-    } else {
-      for (int64_t k = 0; k < p.batch; ++k) {
-        Gemm(p.shape, a + k * p.a_step, b + k * p.b_step, c + k * p.c_step);
-      }
-    }
-  });
+void One(const Product& p, const Frame& f, const GemmPiece& at, int64_t k, int64_t i) {
+  const T* a = f.As<const T>(p.a) + k * p.a_step + at.a;
+  const T* b = f.As<const T>(p.b) + k * p.b_step + at.b;
+  T* c = f.As<T>(p.c) + k * p.c_step + at.c;
+  if constexpr (std::is_same_v<T, float>) {
+    Gemm(at.shape, a, b, c, p.bringing, f.scratch + i * p.brought_bytes);
+  } else {
+    Gemm(at.shape, a, b, c);
+  }
+}
+
+template <typename T>
+KernelPtr Multiply(const Product& p, int64_t scratch) {
+  return MakeKernel(
+      [p](const Frame& f) {
+        const T* a = f.As<const T>(p.a);
+        const T* b = f.As<const T>(p.b);
+        if (p.factor_limit > 0) {
+          const auto within = [&](const T* at, int64_t n) {
+            constexpr Type type = std::is_same_v<T, float> ? Type::kF32 : Type::kF64;
+            return ActiveKernels().count_beyond(type, at, n, p.factor_limit) == 0;
+          };
+          p.bounds->Mark(f.device, p.c, within(a, p.a_elements) && within(b, p.b_elements));
+        }
+        const auto piece = [&](int64_t i) {
+          const int64_t k = i / p.split.pieces;
+          One<T>(p, f, PieceOf(p.shape, p.split, i % p.split.pieces), k, i);
+        };
+        if (f.pool != nullptr) {
+          f.pool->Run(p.batch * p.split.pieces, piece);
+        } else if (p.settled) {
+          for (int64_t i = 0; i < p.batch * p.split.pieces; ++i) piece(i);
+        } else {
+          for (int64_t k = 0; k < p.batch; ++k) {
+            One<T>(p, f, GemmPiece{.shape = p.shape}, k, 0);
+          }
+        }
+      },
+      scratch);
 }
 
 }  // namespace
@@ -93,7 +108,14 @@ KernelPtr MakeLinearKernel(const Making& making, const Op& op) {
   p.settled = SettledProductThreads() > 0;
   const int threads = p.settled ? SettledProductThreads() : making.threads;
   if (p.batch < threads) p.split = SplitGemm(s, threads);
-  return c.dtype == mesh::DType::kF32 ? Multiply<float>(p) : Multiply<double>(p);
+  if (c.dtype == mesh::DType::kF64) return Multiply<double>(p, 0);
+  if (p.batch == 1) p.bringing = BringingOf(s);
+  for (int64_t i = 0; i < p.split.pieces; ++i) {
+    p.brought_bytes =
+        std::max(p.brought_bytes, BroughtBytes(PieceOf(s, p.split, i).shape, p.bringing));
+  }
+  const int64_t scratch = std::max(p.split.pieces * p.brought_bytes, BroughtBytes(s, p.bringing));
+  return Multiply<float>(p, scratch);
 }
 
 }  // namespace meshtrain::device::cpu
