@@ -38,11 +38,7 @@ std::string NameOf(const BlockName& name) {
 }
 
 // Layer by layer, with links told from the block that they are in.
-struct Block {
-  std::vector<Layer> layers;
-  friend bool operator==(const Block&, const Block&) = default;
-};
-
+using Block = std::vector<Layer>;
 using Runs = std::map<std::string, std::vector<Block>>;
 
 // Errors: none; empty where blocks of a run do not stand one after another, 0 first.
@@ -59,7 +55,7 @@ std::optional<Runs> RunsOf(const Model& model) {
       const bool next = name->index == count && (count == 0 || run == last);
       if (!goes_on && !next) return std::nullopt;
       if (next) blocks.emplace_back();
-      Layer& alike = blocks.back().layers.emplace_back(layer);
+      Layer& alike = blocks.back().emplace_back(layer);
       alike.name = name->rest;
       alike.spot = {};
       for (std::string& input : alike.inputs) {

@@ -1,6 +1,7 @@
 // From the declared program to traced ones: the same layers, optimizers and trace as the C++
 // interface.
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "runtime/base/check.h"
@@ -305,14 +306,18 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
   constexpr int64_t kBlocks = 2;
   manifest::Program shorter = program_;
   shorter.model = WithFewerBlocks(program_.model, kBlocks);
-  MT_ASSIGN_OR_RETURN(const Declared few, Create(shorter));
-  MT_ASSIGN_OR_RETURN(const train::Programs of_few, few.ProgramsOfPart(types));
-  const auto open = OpenGroups(of_few);
+  std::optional<train::Programs> of_few;  // none where no block goes
+  if (shorter.model.layers.size() < program_.model.layers.size()) {
+    MT_ASSIGN_OR_RETURN(const Declared few, Create(shorter));
+    MT_ASSIGN_OR_RETURN(of_few, few.ProgramsOfPart(types));
+  }
+  const train::Programs& looked_at = of_few ? *of_few : programs;
+  const auto open = OpenGroups(looked_at);
   std::vector<sharding::StateGroup> groups;
   for (const auto& [place, group] : open) groups.push_back(group);
   sharding::Given inputs;
   inputs.inputs = given.inputs;
-  auto chosen = sharding::ChooseStateLayouts(of_few.train_step, mesh_, inputs, groups);
+  auto chosen = sharding::ChooseStateLayouts(looked_at.train_step, mesh_, inputs, groups);
   const std::string at = program_.Where("layout") + ": ";
   if (!chosen.ok()) return InvalidArgument(at + chosen.status().message());
   for (const auto& [place, group] : OpenGroups(programs)) {

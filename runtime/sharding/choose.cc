@@ -66,10 +66,6 @@ std::vector<Change> Neighbours(const std::vector<Group>& groups, size_t index, c
   return found;
 }
 
-bool Any(const std::vector<bool>& chosen) {
-  return std::find(chosen.begin(), chosen.end(), true) != chosen.end();
-}
-
 // What a step of the program takes under layouts that are put one after another. What does not
 // depend on them is worked out once.
 class Search {
@@ -148,7 +144,7 @@ class Search {
     for (;;) {
       MT_RETURN_IF_ERROR(GiveHints(stage->problem, given_, options_));
       std::vector<bool> chosen = ToExpand(stage->problem);
-      if (!Any(chosen)) return Solve(stage->problem).seconds;
+      if (chosen.empty()) return Solve(stage->problem).seconds;
       auto next = stage->expanded.find(chosen);
       if (next == stage->expanded.end()) {
         MT_ASSIGN_OR_RETURN(Program expanded,

@@ -224,6 +224,7 @@ std::vector<bool> ToExpand(const Problem& problem) {
     chosen[i] = splits(program.ops[i].operands, info.table.operands) ||
                 splits(program.ops[i].results, info.table.results);
   }
+  if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) chosen.clear();
   return chosen;
 }
 
@@ -244,7 +245,7 @@ Result<Sharded> Propagate(const Program& given_program, const Mesh& mesh, const 
   for (;;) {
     MT_RETURN_IF_ERROR(GiveHints(problem, given, options));
     const std::vector<bool> chosen = ToExpand(problem);
-    if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) break;
+    if (chosen.empty()) break;
     MT_ASSIGN_OR_RETURN(program, program::Builder::Expanded(program, chosen));
     MT_ASSIGN_OR_RETURN(problem, MakeProblem(program, mesh, options));
   }

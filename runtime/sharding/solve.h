@@ -66,7 +66,8 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
 Status GiveHints(Problem& problem, const Given& given, const Options& options,
                  const std::set<std::string>* follow = nullptr);
 
-// Per op: a layout splits a dimension that the op needs whole, and its row has an expansion.
+// Per op: a layout splits a dimension that the op needs whole, and its row has an expansion. Empty
+// where that is true of none.
 std::vector<bool> ToExpand(const Problem& problem);
 
 // Values that are not fixed get axes from their neighbours; axes are only ever added, so this ends.

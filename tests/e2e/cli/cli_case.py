@@ -87,19 +87,20 @@ class RunningCase(Case):
         return child
 
     def wait_until(self, child, holds):
+        """What holds() gives once it is true."""
         deadline = time.monotonic() + TIMEOUT
-        while not holds():
+        while not (seen := holds()):
             if child.poll() is not None:
                 self.fail("the run ended before the test saw what it waits for: " + child.stderr.read())
             if time.monotonic() > deadline:
                 self.fail("the run never came to what the test waits for")
             time.sleep(0.002)
+        return seen
 
     def hold_when(self, child, holds):
         """The process that trains, stopped (SIGSTOP) at a moment when holds() is true. It runs in slices and is looked at while it
         stands still, so that a slow look does not miss what a quick run does."""
-        self.wait_until(child, lambda: program_below(child.pid, "meshtrain-worker"))
-        trainer = program_below(child.pid, "meshtrain-worker")
+        trainer = self.wait_until(child, lambda: program_below(child.pid, "meshtrain-worker"))
 
         def held():
             stop([trainer])

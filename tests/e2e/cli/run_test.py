@@ -14,6 +14,7 @@ from pathlib import Path
 TESTDATA = Path(sys.argv.pop(2)).resolve()
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from metrics_file import steps_of  # noqa: E402
+from process_table import Running  # noqa: E402
 from cli_case import TIMEOUT, RunningCase  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,14 +26,6 @@ def job(roles, more=""):
     """roles: name -> (restartPolicy, replicas, script)"""
     specs = "\n".join(f"    {name}: " + CONTAINER % given for name, given in roles.items())
     return f"apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {{name: shell}}\nspec:\n  replicaSpecs:\n{specs}\n{more}"
-
-
-def gone(pid):
-    """Not there, or a zombie that nobody has asked about."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 class RunCase(RunningCase):
@@ -145,14 +138,14 @@ class OtherPrograms(RunCase):
         family = [int(pid) for pid in pids.read_text().split()]
         self.assertEqual(len(set(family)), 8)
         for pid in family:
-            self.assertFalse(gone(pid), pid)
+            self.assertIsNone(Running(pid).poll(), pid)
         return child, family
 
     def test_nothing_outlives_a_run_that_is_killed(self):
         child, family = self.start_family()
         child.send_signal(signal.SIGKILL)
         child.wait(timeout=TIMEOUT)
-        self.wait_for("all are gone", lambda: all(gone(pid) for pid in family))
+        self.wait_for("all are gone", lambda: all(Running(pid).poll() is not None for pid in family))
 
     def test_what_a_killed_run_leaves_in_the_temporary_folder_goes_with_the_next(self):
         temporary = self.folder / "tmp"
@@ -206,7 +199,7 @@ class OtherPrograms(RunCase):
         _, err = child.communicate(timeout=TIMEOUT)
         self.assertEqual(child.returncode, 130, err)
         for pid in family:
-            self.assertTrue(gone(pid), pid)
+            self.assertIsNotNone(Running(pid).poll(), pid)
 
 
 class Declared(RunCase):
