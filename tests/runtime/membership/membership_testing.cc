@@ -52,6 +52,17 @@ Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int inde
                                           std::to_string(index) + "}}"}});
 }
 
+Status Meeting::Come() {
+  MutexLock lock(mutex_);
+  --missing_;
+  all_here_.NotifyAll();
+  if (all_here_.WaitFor(mutex_, {}, std::chrono::minutes(1),
+                        [this]() MT_REQUIRES(mutex_) { return missing_ <= 0; })) {
+    return OkStatus();
+  }
+  return DeadlineExceeded("meeting: " + std::to_string(missing_) + " did not come");
+}
+
 MembershipOptions OptionsFor(const cluster::ClusterSpec& cluster, cluster::TaskId task) {
   return {.config = {.cluster = cluster, .task = task},
           .security = {.token = "s3cret"},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/cluster/tf_config.h"
 #include "runtime/membership/environment.h"
 #include "runtime/membership/membership.h"
@@ -37,6 +38,20 @@ inline cluster::TaskId Worker(int index) { return {cluster::Role::kWorker, index
 Environment EnvironmentOf(std::map<std::string, std::string> variables);
 // Of worker `index` of those at `ports`.
 Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int index);
+
+// Where the threads of a test wait for each other, so that none of them is gone while another still
+// joins (which would then join anew, and wait for one that does not come back).
+class Meeting {
+ public:
+  explicit Meeting(int threads) : missing_(threads) {}
+  // Once all have come; kDeadlineExceeded after a minute.
+  Status Come();
+
+ private:
+  Mutex mutex_;
+  CondVar all_here_;
+  int missing_ MT_GUARDED_BY(mutex_);
+};
 
 // Of job "ml/test", with short times and the token "s3cret".
 MembershipOptions OptionsFor(const cluster::ClusterSpec& cluster, cluster::TaskId task);
