@@ -5,6 +5,7 @@
 #include <fstream>
 #include <vector>
 
+#include "runtime/device/cpu/philox.h"
 #include "runtime/device/pjrt/pjrt_backend.h"
 #include "runtime/program/ops.h"
 #include "tests/contract/backend_programs.h"
@@ -156,6 +157,28 @@ TEST_F(PjrtTest, ACopyOfAStateIsItsValueOfThen) {
   };
   EXPECT_EQ(value(*copy), 1);
   EXPECT_EQ(value(*state), 3);
+}
+
+// Counted in words of 64 bits, the numbers of a tensor of more than 2^31 elements. Its end alone is
+// computed: the compiler makes no more of it than is asked for.
+TEST_F(PjrtTest, RandomNumbersBeyondPlacesOf32BitsAreTheirPlaces) {
+  constexpr int64_t kCount = (int64_t{1} << 35) + 40, kLast = 23;
+  program::Builder b("end");
+  program::Builder::Scope scope(b);
+  const auto end = [&](const program::Value& all) {
+    return program::Slice(all, {kCount - kLast}, {kLast});
+  };
+  b.Output("uniform", end(program::StatelessUniform({kCount}, {22, 23})));
+  b.Output("normal", end(program::StatelessNormal({kCount}, {1, 2})));
+  const auto got = RunPlan(*Pjrt(), PlanOf(*b.Build(), "", {}), {});
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  std::vector<float> uniform(kLast), normal(kLast);
+  cpu::FillUniform(cpu::PhiloxFromSeed(22, 23), 0.0f, 1.0f, kCount - kLast, uniform);
+  cpu::FillNormal(cpu::PhiloxFromSeed(1, 2), 0.0f, 1.0f, kCount - kLast, normal);
+  for (size_t i = 0; i < kLast; ++i) {
+    EXPECT_EQ(static_cast<float>(got->outputs.at("uniform").at[i]), uniform[i]) << i;
+    EXPECT_NEAR(static_cast<float>(got->outputs.at("normal").at[i]), normal[i], 2e-6) << i;
+  }
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Random numbers: Philox 4x32-10 by an element's place in the whole tensor, as cpu/philox.h has it.
-// Each element computes the group of four words that it is in, and takes its own.
+// Each element computes the group of four words that it is in, and takes its own. In words of 32
+// bits, which is all that a TPU has: what is wider there are many instructions, and slow to
+// compile.
 #include <array>
+#include <bit>
 #include <numbers>
 
 #include "runtime/device/cpu/philox.h"
@@ -19,25 +22,39 @@ struct Stream {
 };
 
 Node U32(Module& m, uint32_t value) { return m.Whole("ui32", {}, value); }
-Node U64(Module& m, const Dims& dims, uint64_t value) { return m.Whole("ui64", dims, value); }
+// By an integer of a's own type.
+Node By(Module& m, std::string_view op, const Node& a, uint64_t value) {
+  return m.Binary(op, a, m.Whole(a.element, a.dims, value));
+}
+Node Is(Module& m, const Node& a, uint64_t value) {
+  return m.Compare("EQ", a, m.Whole(a.element, a.dims, value));
+}
 
 Stream StreamOf(Module& m, const cpu::PhiloxKey& key) {
   return {U32(m, key.key[0]), U32(m, key.key[1]), U32(m, key.counter[2]), U32(m, key.counter[3])};
 }
 
-Node Low(Module& m, const Node& a) {
-  return m.Convert(m.Binary("and", a, U64(m, a.dims, 0xFFFFFFFFu)), "ui32");
-}
+// Of ui64.
+Node Low(Module& m, const Node& a) { return m.Convert(By(m, "and", a, 0xFFFFFFFFu), "ui32"); }
 Node High(Module& m, const Node& a) {
-  return m.Convert(m.Binary("shift_right_logical", a, U64(m, a.dims, 32)), "ui32");
+  return m.Convert(By(m, "shift_right_logical", a, 32), "ui32");
+}
+
+// The upper word of a * by, from products of halves (schoolbook).
+Node UpperOfProduct(Module& m, const Node& a, uint32_t by) {
+  const auto low = [&](const Node& x) { return By(m, "and", x, 0xFFFFu); };
+  const auto high = [&](const Node& x) { return By(m, "shift_right_logical", x, 16); };
+  const Node al = low(a), ah = high(a);
+  const Node ll = By(m, "multiply", al, by & 0xFFFFu), lh = By(m, "multiply", al, by >> 16),
+             hl = By(m, "multiply", ah, by & 0xFFFFu), hh = By(m, "multiply", ah, by >> 16);
+  const Node carry = high(m.Binary("add", m.Binary("add", high(ll), low(lh)), low(hl)));
+  return m.Binary("add", m.Binary("add", hh, high(lh)), m.Binary("add", high(hl), carry));
 }
 
 // Ten rounds (Salmon et al., SC'11, section 3.3).
 Words Philox(Module& m, Node key0, Node key1, Words c) {
+  constexpr uint32_t kBy0 = 0xD2511F53u, kBy1 = 0xCD9E8D57u;
   const Dims& dims = c[0].dims;
-  const auto product = [&](const Node& a, uint32_t by) {
-    return m.Binary("multiply", m.Convert(a, "ui64"), U64(m, dims, by));
-  };
   const auto mix = [&](const Node& a, const Node& b, const Node& key) {
     return m.Binary("xor", m.Binary("xor", a, b), m.Broadcast(key, dims));
   };
@@ -46,44 +63,52 @@ Words Philox(Module& m, Node key0, Node key1, Words c) {
       key0 = m.Binary("add", key0, U32(m, 0x9E3779B9u));
       key1 = m.Binary("add", key1, U32(m, 0xBB67AE85u));
     }
-    const Node p0 = product(c[0], 0xD2511F53u), p1 = product(c[2], 0xCD9E8D57u);
-    c = {mix(High(m, p1), c[1], key0), Low(m, p1), mix(High(m, p0), c[3], key1), Low(m, p0)};
+    const Node upper0 = UpperOfProduct(m, c[0], kBy0), upper1 = UpperOfProduct(m, c[2], kBy1);
+    c = {mix(upper1, c[1], key0), By(m, "multiply", c[2], kBy1), mix(upper0, c[3], key1),
+         By(m, "multiply", c[0], kBy0)};
   }
   return c;
 }
 
-// The words of group `group` (ui64) of the stream.
+// The words of group `group` (ui32 or ui64) of the stream.
 Words GroupOf(Module& m, const Stream& s, const Node& group) {
-  return Philox(m, s.key0, s.key1,
-                {Low(m, group), High(m, group), m.Broadcast(s.counter2, group.dims),
-                 m.Broadcast(s.counter3, group.dims)});
+  const bool wide = group.element == "ui64";
+  return Philox(
+      m, s.key0, s.key1,
+      {wide ? Low(m, group) : group, wide ? High(m, group) : m.Whole("ui32", group.dims, 0),
+       m.Broadcast(s.counter2, group.dims), m.Broadcast(s.counter3, group.dims)});
 }
 
-// Each element's index in the whole tensor: ui64.
-Node Places(Lowering& l, const Op& op, const Dims& local) {
+Dims WholeDims(const Op& op, const Dims& local) {
+  return op.attrs.Has("layout") ? op.attrs.Ints("global_dims") : local;
+}
+
+// Each element's index in the whole tensor, in the narrower type that holds `times` as many.
+Node Places(Lowering& l, const Op& op, const Dims& local, uint64_t times = 1) {
   Module& m = l.m();
-  const bool split = op.attrs.Has("layout");
-  const Dims global = split ? op.attrs.Ints("global_dims") : local;
+  const Dims global = WholeDims(op, local);
+  const bool wide = static_cast<uint64_t>(mesh::NumElements(global)) > (uint64_t{1} << 31) / times;
+  const std::string element = wide ? "ui64" : "ui32";
   const Dims strides = mesh::Strides(global);
-  Node sum = m.Whole("i64", local, 0);
+  Node sum = m.Whole(element, local, 0);
   for (int64_t d = 0; d < static_cast<int64_t>(local.size()); ++d) {
-    Node at = m.Iota("i64", local, d);
-    if (split) {
+    Node at = m.Iota(element, local, d);
+    if (op.attrs.Has("layout")) {
       const auto layout = mesh::Layout::Parse(op.attrs.Text("layout"), l.mesh());
-      at = m.Binary("add", at,
-                    m.Broadcast(l.OffsetIn(*layout, static_cast<int>(d), local[d]), local));
+      const Node offset = m.Convert(l.OffsetIn(*layout, static_cast<int>(d), local[d]), element);
+      at = m.Binary("add", at, m.Broadcast(offset, local));
     }
-    const Node stride = m.Whole("i64", local, static_cast<uint64_t>(strides[d]));
-    sum = m.Binary("add", sum, m.Binary("multiply", at, stride));
+    sum = m.Binary("add", sum, By(m, "multiply", at, static_cast<uint64_t>(strides[d])));
   }
-  return m.Convert(sum, "ui64");
+  return sum;
 }
 
-Node By(Module& m, std::string_view op, const Node& a, uint64_t value) {
-  return m.Binary(op, a, U64(m, a.dims, value));
+// The group of a place, and where in it; a group has a power of two of them.
+Node GroupAt(Module& m, const Node& places, uint64_t in_group) {
+  return By(m, "shift_right_logical", places, std::countr_zero(in_group));
 }
-Node Is(Module& m, const Node& lane, uint64_t value) {
-  return m.Compare("EQ", lane, U64(m, lane.dims, value));
+Node LaneAt(Module& m, const Node& places, uint64_t in_group) {
+  return By(m, "and", places, in_group - 1);
 }
 
 Node Bits(Module& m, const Node& a, const std::string& element) {
@@ -109,15 +134,15 @@ Node ToDouble(Module& m, const Node& high, const Node& low) {
 // A number in [0, 1) for each place.
 Node Unit(Module& m, const Stream& s, const Node& places, const std::string& element) {
   if (element == "f32") {
-    const Words w = GroupOf(m, s, By(m, "divide", places, 4));
-    const Node lane = By(m, "remainder", places, 4);
+    const Words w = GroupOf(m, s, GroupAt(m, places, 4));
+    const Node lane = LaneAt(m, places, 4);
     const Node low = m.Select(Is(m, lane, 0), w[0], w[1]),
                high = m.Select(Is(m, lane, 2), w[2], w[3]);
-    const Node first = m.Compare("LT", lane, U64(m, lane.dims, 2));
+    const Node first = m.Compare("LT", lane, m.Whole(lane.element, lane.dims, 2));
     return ToFloat(m, m.Select(first, low, high));
   }
-  const Words w = GroupOf(m, s, By(m, "divide", places, 2));
-  const Node first = Is(m, By(m, "remainder", places, 2), 0);
+  const Words w = GroupOf(m, s, GroupAt(m, places, 2));
+  const Node first = Is(m, LaneAt(m, places, 2), 0);
   return ToDouble(m, m.Select(first, w[0], w[2]), m.Select(first, w[1], w[3]));
 }
 
@@ -156,7 +181,7 @@ std::vector<Node> Normals(Module& m, const Words& w, const std::string& element)
   return {a.sine, a.cosine, b.sine, b.cosine};
 }
 
-int64_t InGroup(const std::string& element) { return element == "f32" ? 4 : 2; }
+uint64_t InGroup(const std::string& element) { return element == "f32" ? 4 : 2; }
 
 // numbers * scale + shift.
 Node Scaled(Module& m, const Node& numbers, double scale, double shift) {
@@ -184,11 +209,11 @@ void Normal(Lowering& l, const Op& op) {
   Module& m = l.m();
   const mesh::TensorType& type = l.type(op.results[0]);
   const std::string element = ElementOf(type.dtype);
-  const auto count = static_cast<uint64_t>(InGroup(element));
+  const uint64_t count = InGroup(element);
   const Node places = Places(l, op, type.dims);
   const std::vector<Node> numbers =
-      Normals(m, GroupOf(m, StreamOf(l, op), By(m, "divide", places, count)), element);
-  const Node lane = By(m, "remainder", places, count);
+      Normals(m, GroupOf(m, StreamOf(l, op), GroupAt(m, places, count)), element);
+  const Node lane = LaneAt(m, places, count);
   Node chosen = numbers[count - 1];
   for (uint64_t k = count - 1; k-- > 0;) chosen = m.Select(Is(m, lane, k), numbers[k], chosen);
   l.Set(op.results[0], Scaled(m, chosen, op.attrs.Double("stddev"), op.attrs.Double("mean")));
@@ -200,14 +225,14 @@ void TruncatedNormal(Lowering& l, const Op& op) {
   Module& m = l.m();
   const mesh::TensorType& type = l.type(op.results[0]);
   const std::string element = ElementOf(type.dtype);
-  const auto count = static_cast<uint64_t>(InGroup(element));
+  const uint64_t count = InGroup(element), reserved = count * 256 / 4;  // groups of each group
   const std::vector<int64_t> seed = op.attrs.Ints("seed");
   const cpu::PhiloxKey key = cpu::PhiloxFromSeed(seed[0], seed[1]);
-  const Node places = Places(l, op, type.dims);
-  const Node next = By(m, "multiply", By(m, "divide", places, count), count * 256 / 4);
-  const Node wanted = By(m, "remainder", places, count);
+  const Node places = Places(l, op, type.dims, reserved / count);
+  const Node next = By(m, "multiply", GroupAt(m, places, count), reserved);
+  const Node wanted = m.Convert(LaneAt(m, places, count), "ui32");
   const std::vector<Node> end = m.While(
-      {next, wanted, U64(m, type.dims, 0), m.Splat(element, type.dims, 0)},
+      {next, wanted, m.Whole("ui32", type.dims, 0), m.Splat(element, type.dims, 0)},
       [](Module& in, const std::vector<Node>& v) {
         std::vector<int64_t> all;
         for (int64_t d = 0; d < v[2].rank(); ++d) all.push_back(d);
@@ -219,7 +244,7 @@ void TruncatedNormal(Lowering& l, const Op& op) {
           const Node keep = in.Compare("LT", in.Unary("abs", x), in.Like(x, 2));
           const Node take = in.Binary("and", keep, in.Compare("EQ", have, v[1]));
           result = in.Select(take, x, result);
-          have = in.Binary("add", have, in.Convert(keep, "ui64"));
+          have = in.Binary("add", have, in.Convert(keep, "ui32"));
         }
         return {By(in, "add", v[0], 1), v[1], have, result};
       });
