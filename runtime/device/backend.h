@@ -123,6 +123,9 @@ struct CpuOptions {
   // Each device has buffers of its own, as devices have that do not share memory. The host sees
   // them all.
   bool isolated = false;
+  // Behind each buffer, arena and scratch lies memory that cannot be touched: who reads or writes
+  // there ends with SIGSEGV. For tests: no sanitizer sees what a library's generated code does.
+  bool fenced = false;
 };
 std::unique_ptr<Backend> MakeCpuBackend(const CpuOptions& options = {});
 // `isolated`: as the CPU's.

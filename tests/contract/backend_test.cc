@@ -9,7 +9,7 @@ namespace {
 
 BackendFactory Cpu(int threads) {
   return {"cpu_" + std::to_string(threads), true,
-          [threads] { return MakeCpuBackend({.threads = threads}); }};
+          [threads] { return MakeCpuBackend({.threads = threads, .fenced = true}); }};
 }
 
 BackendFactory Discrete(int threads, uint64_t seed) {
@@ -17,7 +17,9 @@ BackendFactory Discrete(int threads, uint64_t seed) {
           [=] { return *MakeDiscreteBackend({.threads = threads, .seed = seed}); }};
 }
 
-std::unique_ptr<Backend> CpuIsolated() { return MakeCpuBackend({.threads = 2, .isolated = true}); }
+std::unique_ptr<Backend> CpuIsolated() {
+  return MakeCpuBackend({.threads = 2, .isolated = true, .fenced = true});
+}
 
 // One thread; devices side by side on threads; one device spread over more threads than this
 // machine may have.

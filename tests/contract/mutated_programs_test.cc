@@ -265,7 +265,8 @@ void TryToRun(const Program& program, Mutator& mutator, Reached& reached) {
       std::any_of(p.output_layouts.begin(), p.output_layouts.end(), is_mixed)) {
     return;
   }
-  static const std::unique_ptr<device::Backend> cpu = device::MakeCpuBackend({.threads = 1});
+  static const std::unique_ptr<device::Backend> cpu =
+      device::MakeCpuBackend({.threads = 1, .fenced = true});
   testing::StepInput input;
   const auto ones = [](const program::TensorType& type) {
     return testing::Array(type, std::vector<testing::Number>(type.num_elements(), 1));

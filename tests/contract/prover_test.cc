@@ -35,7 +35,8 @@ TEST(ProverTest, EveryRegisteredOpHasACase) {
 // Every device with memory of its own, every collective run.
 Result<testing::StepResult> RunOnCpu(const sharding::Partitioned& partitioned,
                                      const testing::StepInput& input, uint64_t seed) {
-  static const std::unique_ptr<device::Backend> cpu = device::MakeCpuBackend({.threads = 1});
+  static const std::unique_ptr<device::Backend> cpu =
+      device::MakeCpuBackend({.threads = 1, .fenced = true});
   MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(partitioned));
   return device::RunPlan(*cpu, plan, input, {.seed = seed});
 }

@@ -14,6 +14,7 @@
 #include "runtime/device/cpu/guard.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/kernels.h"
+#include "runtime/device/cpu/memory.h"
 #include "runtime/device/cpu/places.h"
 #include "runtime/device/queue.h"
 #include "runtime/plan/plan.h"
@@ -28,33 +29,6 @@ using plan::Plan;
 using plan::Slot;
 using plan::StepKind;
 using program::ValueId;
-
-// Zeroed memory; pages that nobody touches cost nothing.
-class Memory {
- public:
-  static Result<Memory> Create(int64_t bytes) {
-    Memory m;
-    if (bytes < 0) return InvalidArgument("cpu: a buffer of " + std::to_string(bytes) + " bytes");
-    m.raw_.reset(std::calloc(1, static_cast<size_t>(bytes) + kAlignment));
-    if (m.raw_ == nullptr) {
-      // Not kResourceExhausted, which a full disk is too: that may heal, and this does not.
-      return FailedPrecondition("cpu: expected memory for a buffer of " + std::to_string(bytes) +
-                                " bytes, got: none");
-    }
-    const auto address = reinterpret_cast<uintptr_t>(m.raw_.get());
-    m.data_ =
-        static_cast<std::byte*>(m.raw_.get()) + (kAlignment - address % kAlignment) % kAlignment;
-    return m;
-  }
-  std::byte* data() const { return data_; }
-
- private:
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::unique_ptr<void, Free> raw_;
-  std::byte* data_ = nullptr;
-};
 
 class CpuBuffer final : public Buffer {
  public:
@@ -94,10 +68,11 @@ struct Device {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::shared_ptr<Pool> pool, const Plan& plan, size_t ranks,
+  CpuExecutable(std::shared_ptr<Pool> pool, bool fenced, const Plan& plan, size_t ranks,
                 std::vector<int> devices)
       : shared_pool_(std::move(pool)),
         pool_(*shared_pool_),
+        fenced_(fenced),
         buffers_("cpu", plan, ranks, std::move(devices)),
         places_(plan, [](Buffer& buffer) { return buffer.host(); }) {}
 
@@ -259,6 +234,7 @@ class CpuExecutable final : public Executable {
   Status MakeDevices(const Plan& plan, std::span<const int64_t> ranks, int64_t scratch) {
     guard_step_ = plan.guard_step;
     guard_ = Guard(plan, ranks);
+    scratch_ = AlignedBytes(scratch);
 
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
     for (size_t d = 0; d < ranks.size(); ++d) {
@@ -270,11 +246,11 @@ class CpuExecutable final : public Executable {
         arena = communicator_->BucketMemory(plan.arena_bytes).data();
       }
       if (arena == nullptr) {
-        MT_ASSIGN_OR_RETURN(device.own_arena, Memory::Create(plan.arena_bytes));
+        MT_ASSIGN_OR_RETURN(device.own_arena, Memory::Create(plan.arena_bytes, fenced_));
         arena = device.own_arena.data();
       }
-      MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(AlignedBytes(scratch)));
-      MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(places_.unread_bytes()));
+      MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(scratch_, fenced_));
+      MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(places_.unread_bytes(), fenced_));
       places_.AddDevice(arena, device.unread.data());
       devices_.push_back(std::move(device));
     }
@@ -292,7 +268,8 @@ class CpuExecutable final : public Executable {
         c.frames = frames_;
         for (Frame& frame : c.frames) {
           if (collectives_ == nullptr) continue;
-          MT_ASSIGN_OR_RETURN(Memory own, Memory::Create(AlignedBytes(c.step.scratch_bytes())));
+          MT_ASSIGN_OR_RETURN(Memory own,
+                              Memory::Create(AlignedBytes(c.step.scratch_bytes()), fenced_));
           frame.scratch = own.data();
           c.scratch.push_back(std::move(own));
         }
@@ -329,8 +306,15 @@ class CpuExecutable final : public Executable {
     }
   }
 
+  // The step's own scratch lies at the fence, however much others have.
+  Frame Fenced(const RunStep& step, int d) const {
+    Frame frame = frames_[d];
+    frame.scratch += scratch_ - AlignedBytes(step.kernel->scratch_bytes());
+    return frame;
+  }
+
   void RunLocal(const RunStep& step, int d) {
-    if (step.kernel != nullptr) return step.kernel->Run(frames_[d]);
+    if (step.kernel != nullptr) return step.kernel->Run(fenced_ ? Fenced(step, d) : frames_[d]);
     const std::byte* from = places_.PlaceOf(step.copy_from, d);
     std::byte* to = places_.PlaceOf(step.copy_to, d);
     if (from == to) return;
@@ -341,6 +325,7 @@ class CpuExecutable final : public Executable {
 
   const std::shared_ptr<Pool> shared_pool_;  // may outlive the backend
   Pool& pool_;
+  const bool fenced_;
   const PlanBuffers buffers_;
   Places places_;
   std::unique_ptr<collective::Communicator> own_communicator_;
@@ -352,6 +337,7 @@ class CpuExecutable final : public Executable {
   std::vector<RunStep> steps_;
   std::vector<Device> devices_;
   std::vector<Frame> frames_;
+  int64_t scratch_ = 0;  // bytes of each device
   int guard_step_ = -1;
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
   Guard guard_;
@@ -364,7 +350,8 @@ class CpuExecutable final : public Executable {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const CpuOptions& options) : pool_(std::make_shared<Pool>(options.threads)) {
+  explicit CpuBackend(const CpuOptions& options)
+      : pool_(std::make_shared<Pool>(options.threads)), fenced_(options.fenced) {
     traits_.host_memory = true;
     traits_.shared_memory = !options.isolated;
     traits_.communicators = true;
@@ -376,7 +363,7 @@ class CpuBackend final : public Backend {
 
   Result<std::unique_ptr<Buffer>> Allocate(int device, const mesh::TensorType& type) override {
     MT_RETURN_IF_ERROR(CheckDevice(name(), device, traits_.devices));
-    MT_ASSIGN_OR_RETURN(Memory memory, Memory::Create(type.num_bytes()));
+    MT_ASSIGN_OR_RETURN(Memory memory, Memory::Create(type.num_bytes(), fenced_));
     return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), device, type));
   }
 
@@ -414,14 +401,15 @@ class CpuBackend final : public Backend {
     if (!traits_.shared_memory) {
       MT_ASSIGN_OR_RETURN(devices, DevicesOf(name(), plan, local_ranks, traits_.devices));
     }
-    auto made =
-        std::make_unique<CpuExecutable>(pool_, plan, local_ranks.size(), std::move(devices));
+    auto made = std::make_unique<CpuExecutable>(pool_, fenced_, plan, local_ranks.size(),
+                                                std::move(devices));
     MT_RETURN_IF_ERROR(made->Init(plan, local_ranks, communicator));
     return std::unique_ptr<Executable>(std::move(made));
   }
 
  private:
   std::shared_ptr<Pool> pool_;
+  bool fenced_;
   Traits traits_;
 };
 

@@ -31,7 +31,7 @@ constexpr auto kConnect = std::chrono::seconds(30);
 device::Backend& Cpu(int threads) {
   static std::map<int, std::unique_ptr<device::Backend>> backends;
   auto& backend = backends[threads];
-  if (backend == nullptr) backend = device::MakeCpuBackend({.threads = threads});
+  if (backend == nullptr) backend = device::MakeCpuBackend({.threads = threads, .fenced = true});
   return *backend;
 }
 

@@ -3,12 +3,14 @@
 // and on several.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernels.h"
+#include "runtime/device/cpu/memory.h"
 #include "runtime/device/cpu/ops/window.h"
 
 namespace meshtrain::device::cpu {
@@ -66,6 +68,12 @@ const std::vector<Shape>& Shapes() {
           .high = {0, 1, 1}}},
         {"projection",
          {.n = 4, .channels = 16, .features = 32, .elements = {1, 16, 16}, .stride = {1, 2, 2}}},
+        {"projection of few channels",
+         {.n = 4, .channels = 3, .features = 16, .elements = {1, 16, 16}, .stride = {1, 2, 2}}},
+        {"projection of odd channels",
+         {.n = 2, .channels = 12, .features = 20, .elements = {1, 8, 6}, .stride = {1, 2, 1}}},
+        {"projection to many",
+         {.n = 2, .channels = 64, .features = 256, .elements = {1, 28, 28}, .stride = {1, 2, 2}}},
         {"one tap", {.n = 4, .channels = 24, .features = 40, .elements = {1, 7, 9}}},
         {"odd channels",
          {.n = 2,
@@ -158,19 +166,26 @@ Sizes SizesOf(const ConvCall& call) {
 }
 
 template <typename T>
+Memory Filled(const std::vector<T>& numbers) {
+  Memory memory = *Memory::Create(static_cast<int64_t>(numbers.size() * sizeof(T)), true);
+  std::copy(numbers.begin(), numbers.end(), reinterpret_cast<T*>(memory.data()));
+  return memory;
+}
+
+template <typename T>
 std::vector<T> RunOn(const Kernel& kernel, const ConvCall& call, Pool* pool) {
   const Sizes sizes = SizesOf(call);
-  std::vector<T> a = Numbers<T>(sizes.a, 1), b = Numbers<T>(sizes.b, 2);
-  std::vector<T> out(sizes.out, std::nan(""));
+  // Fenced: nothing behind them is touched.
+  const Memory a = Filled(Numbers<T>(sizes.a, 1)), b = Filled(Numbers<T>(sizes.b, 2)),
+               out = Filled(std::vector<T>(sizes.out, std::nan("")));
   // Nothing in the scratch may be read before it is written.
-  std::vector<float> scratch(kernel.scratch_bytes() / 4 + 16, std::nanf(""));
-  auto* begin = reinterpret_cast<std::byte*>(scratch.data());
-  begin += (64 - reinterpret_cast<uintptr_t>(begin) % 64) % 64;
-  std::byte* at[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data()),
-                     reinterpret_cast<std::byte*>(out.data())};
+  const Memory scratch = Filled(
+      std::vector<float>(AlignedBytes(kernel.scratch_bytes()) / sizeof(float), std::nanf("")));
+  std::byte* at[] = {a.data(), b.data(), out.data()};
   const OneOpenMpThread one;
-  kernel.Run({.at = at, .scratch = begin, .pool = pool});
-  return out;
+  kernel.Run({.at = at, .scratch = scratch.data(), .pool = pool});
+  const T* numbers = reinterpret_cast<const T*>(out.data());
+  return {numbers, numbers + sizes.out};
 }
 
 template <typename T>

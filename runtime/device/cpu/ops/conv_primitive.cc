@@ -5,6 +5,7 @@
 // follows from the shape alone, so the bits of a result do not depend on the threads; a kernel's
 // gradient is the sum of the parts' in their order. Everything is made with the step and has its
 // scratch there; a run makes but handles on memory.
+#include <algorithm>
 #include <cstring>
 #include <dnnl.hpp>
 #include <vector>
@@ -132,11 +133,24 @@ struct Part {
   memory::desc scratch;
 };
 
-// Errors: none; false where oneDNN has no code for it, or but its reference, which is slower than
-// any loop.
+// Of a kernel of one tap whose windows leave elements out, oneDNN's code for such kernels brings
+// the elements together in scratch first. Of a kernel's gradient (2.6.3; 3.x has the same lines) it
+// lays them a whole block of channels apart where it asked for memory of the channels that there
+// are.
+bool WritesBehindItsScratch(const Numbers& c, ConvKind kind, const char* code) {
+  return kind == ConvKind::kFilterGrad && std::strstr(code, "1x1") != nullptr &&
+         std::any_of(c.strides.begin(), c.strides.end(), [](int64_t s) { return s != 1; });
+}
+
+// Errors: none; false where oneDNN has no code for it that may be used, or but its reference, which
+// is slower than any loop.
 template <typename PrimitiveDesc>
-bool Take(const PrimitiveDesc& desc, Part* part) {
-  if (!desc || std::strstr(desc.impl_info_str(), "ref") != nullptr) return false;
+bool Take(PrimitiveDesc& desc, const Numbers& c, ConvKind kind, Part* part) {
+  if (!desc) return false;
+  while (WritesBehindItsScratch(c, kind, desc.impl_info_str())) {
+    if (!desc.next_impl()) return false;
+  }
+  if (std::strstr(desc.impl_info_str(), "ref") != nullptr) return false;
   part->scratch = desc.scratchpad_desc();
   return true;
 }
@@ -145,20 +159,20 @@ bool MakePart(const Numbers& c, ConvKind kind, int64_t n, const memory::desc& ke
   part->n = n;
   part->elements = c.Elements(n);
   part->positions = c.Positions(n);
-  const auto forward = DescribeForward(c, n, kind == ConvKind::kForward ? kernel : c.AnyKernel());
+  auto forward = DescribeForward(c, n, kind == ConvKind::kForward ? kernel : c.AnyKernel());
   if (!forward) return false;
   if (kind == ConvKind::kForward) {
-    if (!Take(forward, part)) return false;
+    if (!Take(forward, c, kind, part)) return false;
     part->kernel = forward.weights_desc();
     part->primitive = Forward(forward);
   } else if (kind == ConvKind::kInputGrad) {
-    const auto desc = DescribeBackward<BackwardData>(c, n, part->elements, kernel, forward);
-    if (!Take(desc, part)) return false;
+    auto desc = DescribeBackward<BackwardData>(c, n, part->elements, kernel, forward);
+    if (!Take(desc, c, kind, part)) return false;
     part->kernel = desc.weights_desc();
     part->primitive = BackwardData(desc);
   } else {
-    const auto desc = DescribeBackward<BackwardWeights>(c, n, part->elements, kernel, forward);
-    if (!Take(desc, part)) return false;
+    auto desc = DescribeBackward<BackwardWeights>(c, n, part->elements, kernel, forward);
+    if (!Take(desc, c, kind, part)) return false;
     part->kernel = desc.diff_weights_desc();
     part->primitive = BackwardWeights(desc);
   }
