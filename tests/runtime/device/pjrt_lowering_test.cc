@@ -76,6 +76,32 @@ TEST(PjrtLoweringTest, WhatIsComputedAgainStandsBehindBarriers) {
   EXPECT_EQ(lowered->text.find(kBarrier, at + 1), std::string::npos) << lowered->text;
 }
 
+// TPUs reduce numbers of 64 bits of several devices by sums alone.
+TEST(PjrtLoweringTest, TheLeastOfWideNumbersIsFoundWhereTheyAreGathered) {
+  for (const auto& [dtype, gathered] : std::vector<std::pair<mesh::DType, bool>>{
+           {mesh::DType::kI64, true}, {mesh::DType::kF64, true}, {mesh::DType::kF32, false}}) {
+    program::Builder b("step");
+    const program::Builder::Scope scope(b);
+    const program::Value x = b.Input("x", {dtype, {4, 3}});
+    b.Output("least", program::ReduceMin(x, {0}));
+    b.Output("sum", program::ReduceSum(x, {0}));
+    const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=2");
+    sharding::Given given;
+    given.inputs.insert_or_assign("x", *mesh::Layout::BatchSharded(mesh, "batch", 2));
+    const plan::Plan plan = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh, given));
+    const std::string text = Lower(plan)->text;
+    const auto count = [&text](std::string_view what) {
+      int found = 0;
+      for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+        ++found;
+      }
+      return found;
+    };
+    EXPECT_EQ(count("\"stablehlo.all_reduce\""), gathered ? 1 : 2) << text;
+    EXPECT_EQ(count("\"stablehlo.all_gather\""), gathered ? 1 : 0) << text;
+  }
+}
+
 TEST(PjrtLoweringTest, AnOpWithoutARowIsNamedWithItsLine) {
   program::Builder b("step");
   const program::Builder::Scope scope(b);

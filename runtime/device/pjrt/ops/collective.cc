@@ -45,11 +45,32 @@ void AllGather(Lowering& l, const Op& op) {
   l.Set(op.results[0], Cut(l.m(), whole, dim, op.attrs.Int("size")));
 }
 
+// Of numbers of 64 bits on several devices, TPUs know the sum alone.
+bool IsWideExtreme(Lowering& l, const Op& op) {
+  return Combiner(op) != "add" && mesh::DTypeBytes(l.type(op.operands[0]).dtype) == 8;
+}
+// Each device gathers what all have, and reduces it.
+Node ReducedWhereGathered(Lowering& l, const Op& op, const Node& a) {
+  Dims one = a.dims;
+  one.insert(one.begin(), 1);
+  const Node all = l.m().AllGather(l.m().Reshape(a, one), 0, l.GroupsOf(op.attrs.Ints("axes")));
+  const std::string combiner = Combiner(op);
+  return l.m().Reduce(combiner, all, {0},
+                      Extreme(l.m(), l.type(op.operands[0]).dtype, combiner == "maximum"));
+}
+
 void ReduceScatter(Lowering& l, const Op& op) {
   if (Empty(l, op)) return;
   const int64_t dim = op.attrs.Int("dim"), group = op.attrs.Int("group", 1);
   const int64_t chunk = l.type(op.results[0]).dims[dim];
   const Node a = Filled(l.m(), l.In(op, 0), dim, chunk * group);
+  if (IsWideExtreme(l, op)) {
+    const Node place = l.IndexAlong(op.attrs.Ints("axes"));
+    const Node start =
+        l.m().Binary("multiply", place, l.m().Whole("i64", {}, static_cast<uint64_t>(chunk)));
+    l.Set(op.results[0], l.m().DynamicSlice(ReducedWhereGathered(l, op, a), dim, start, chunk));
+    return;
+  }
   l.Set(op.results[0],
         l.m().ReduceScatter(Combiner(op), a, dim, l.GroupsOf(op.attrs.Ints("axes"))));
 }
@@ -70,6 +91,10 @@ void LowerAllReduces(Lowering& l, std::span<const Op* const> ops) {
   std::map<std::pair<std::string, std::string>, std::vector<const Op*>> alike;
   for (const Op* op : ops) {
     if (Empty(l, *op)) continue;
+    if (IsWideExtreme(l, *op)) {
+      l.Set(op->results[0], ReducedWhereGathered(l, *op, l.In(*op, 0)));
+      continue;
+    }
     alike[{ElementOf(l.type(op->operands[0]).dtype), Combiner(*op)}].push_back(op);
   }
   for (const auto& [key, members] : alike) {

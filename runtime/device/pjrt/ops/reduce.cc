@@ -4,12 +4,10 @@
 #include "runtime/device/pjrt/ops/rows.h"
 
 namespace meshtrain::device::pjrt {
-namespace {
 
 using mesh::DType;
 using program::Op;
 
-// The least and the largest of a type: what a maximum, a minimum begins with.
 Node Extreme(Module& m, DType dtype, bool least) {
   const std::string element = ElementOf(dtype);
   switch (dtype) {
@@ -33,6 +31,8 @@ Node Extreme(Module& m, DType dtype, bool least) {
   }
   return m.Splat(element, {}, least ? 0 : 1);
 }
+
+namespace {
 
 void ReduceSum(Lowering& l, const Op& op) {
   Module& m = l.m();

@@ -30,6 +30,9 @@ void AddHalo(Rows& rows);
 void AddGather(Rows& rows);
 void AddSort(Rows& rows);
 
+// The least or the largest of a type, a scalar: what a maximum, a minimum begins with.
+Node Extreme(Module& m, mesh::DType dtype, bool least);
+
 // All-reduces of one group, type and reduction as one instruction (a plan's bucket).
 void LowerAllReduces(Lowering& l, std::span<const program::Op* const> ops);
 
