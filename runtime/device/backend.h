@@ -43,6 +43,8 @@ struct Traits {
   std::vector<mesh::DType> types;  // of elements
   int devices = 0;           // how many there are in this process; 0: as many as a mesh asks for
   int64_t memory_bytes = 0;  // of each device; 0: they take the host's
+  // Steps leave their arena and scratch to the next one, so that all of them need but the largest.
+  bool shared_arenas = false;
   sharding::CostModel cost;  // for choosing between layouts, and for predictions
 };
 
@@ -86,6 +88,8 @@ class Executable {
   virtual int64_t BytesSent(int64_t rank) const = 0;
   // How long the last step stood in, or waited for, collectives with other processes.
   virtual Duration waited() const { return {}; }
+  // What its kernels need on each device beside the plan's arena, in bytes, as far as it is known.
+  virtual int64_t scratch_bytes() const { return 0; }
 };
 
 class Backend {

@@ -520,12 +520,15 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
   return step;
 }
 
-Status Session::CountMemory(LoadedStep& step, size_t places) {
+Status Session::CountMemory(LoadedStep& step, size_t places, int64_t scratch) {
+  step.counted_.reset();
   const plan::Plan& plan = step.run_plan();
   // Devices with a limit of their own hold the same each.
   const bool each = options_.memory == 0 && backend_->traits().memory_bytes > 0;
-  const int64_t own = (each ? 1 : static_cast<int64_t>(places)) *
-                      (plan.arena_bytes + plan.input_bytes + plan.output_bytes);
+  const int64_t devices = each ? 1 : static_cast<int64_t>(places);
+  int64_t kept = devices * (plan.input_bytes + plan.output_bytes),
+          shared = devices * (plan.arena_bytes + scratch);
+  if (!backend_->traits().shared_arenas) kept += std::exchange(shared, 0);
   int64_t variables = 0;
   for (const auto& [key, stored] : variables_) {
     for (const auto& buffer : stored.value.buffers_) {
@@ -533,19 +536,23 @@ Status Session::CountMemory(LoadedStep& step, size_t places) {
       if (each) break;
     }
   }
-  const int64_t needed = variables + *steps_bytes_ + own;
-  if (needed > limit_->bytes) {
-    return FailedPrecondition(
-        "program " + step.program_.name + ": expected to need at most " +
-        std::to_string(limit_->bytes) + " bytes (" + limit_->whose +
-        "), got: " + std::to_string(needed) + " (" + std::to_string(variables) + " of variables, " +
-        std::to_string(own) + " of this step, " + std::to_string(*steps_bytes_) +
-        " of other steps); a smaller batch needs less, and so does a mesh that splits more");
-  }
-  *steps_bytes_ += own;
+  const int64_t before = steps_memory_->bytes();
+  steps_memory_->kept += kept;
+  const auto at = steps_memory_->shared.insert(shared);
   step.counted_ =
-      std::shared_ptr<const void>(nullptr, [all = steps_bytes_, own](const void*) { *all -= own; });
-  return OkStatus();
+      std::shared_ptr<const void>(nullptr, [all = steps_memory_, at, kept](const void*) {
+        all->kept -= kept;
+        all->shared.erase(at);
+      });
+  const int64_t needed = variables + steps_memory_->bytes();
+  if (needed <= limit_->bytes) return OkStatus();
+  step.counted_.reset();
+  return FailedPrecondition(
+      "program " + step.program_.name + ": expected to need at most " +
+      std::to_string(limit_->bytes) + " bytes (" + limit_->whose +
+      "), got: " + std::to_string(needed) + " (" + std::to_string(variables) + " of variables, " +
+      std::to_string(needed - variables - before) + " of this step, " + std::to_string(before) +
+      " of other steps); a smaller batch needs less, and so does a mesh that splits more");
 }
 
 Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
@@ -554,7 +561,7 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
   const plan::Plan& plan = step.run_plan();
   const Mesh& mesh = plan.partitioned.mesh;
   const std::vector<int64_t> ranks = LocalRanks(mesh);
-  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size()));
+  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size(), /*scratch=*/0));
   if (static_cast<int64_t>(ranks.size()) == mesh.size()) {
     if (options_.local_communicator && mesh.size() > 1) {
       MT_ASSIGN_OR_RETURN(step.communicator_, options_.local_communicator(mesh, communicator_hash));
@@ -566,6 +573,7 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
                               ": it spans processes, and this session is joined to none");
   }
   MT_ASSIGN_OR_RETURN(step.executable_, backend_->Compile(plan, ranks, step.communicator_.get()));
+  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size(), step.executable_->scratch_bytes()));
 
   const sharding::Partitioned& asked = step.plan_.partitioned;
   step.devices_.resize(ranks.size());

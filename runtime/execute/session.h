@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -215,7 +216,8 @@ class Session {
   Result<std::vector<Stored*>> StatesOf(const program::Program& program, const Mesh& mesh,
                                         std::span<const program::Variable> variables);
   // Errors: kFailedPrecondition where the step does not fit beside what the session holds.
-  Status CountMemory(LoadedStep& step, size_t places);
+  // Counts the step, anew if it was before. `scratch`: of its kernels, on each device.
+  Status CountMemory(LoadedStep& step, size_t places, int64_t scratch);
   // Compiles a step that is planned, and gives it its buffers.
   Status Finish(LoadedStep& step, std::span<Stored* const> states, uint64_t communicator_hash);
   Result<Tensor> Gather(const DTensor& value);
@@ -225,7 +227,13 @@ class Session {
   std::unique_ptr<device::Backend> backend_;
   std::map<const void*, Stored> variables_;
   const std::unique_ptr<const MemoryLimit> limit_;
-  std::shared_ptr<int64_t> steps_bytes_ = std::make_shared<int64_t>(0);  // of all loaded steps
+  // What all loaded steps take here.
+  struct StepsMemory {
+    int64_t kept = 0;  // of each its own: inputs, outputs; arena and scratch where none are shared
+    std::multiset<int64_t> shared;  // arena and scratch of each, where the largest serves all
+    int64_t bytes() const { return kept + (shared.empty() ? 0 : *shared.rbegin()); }
+  };
+  std::shared_ptr<StepsMemory> steps_memory_ = std::make_shared<StepsMemory>();
 };
 
 }  // namespace meshtrain::execute

@@ -61,17 +61,13 @@ struct RunStep {
   uint64_t call = 0;  // kCollective: its last call beside this run; 0: none is under way
 };
 
-// One device's own memory.
-struct Device {
-  Memory own_arena, scratch, unread;
-};
-
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::shared_ptr<Pool> pool, bool fenced, const Plan& plan, size_t ranks,
-                std::vector<int> devices)
+  CpuExecutable(std::shared_ptr<Pool> pool, std::shared_ptr<Workspaces> workspaces, bool fenced,
+                const Plan& plan, size_t ranks, std::vector<int> devices)
       : shared_pool_(std::move(pool)),
         pool_(*shared_pool_),
+        workspaces_(std::move(workspaces)),
         fenced_(fenced),
         buffers_("cpu", plan, ranks, std::move(devices)),
         places_(plan, [](Buffer& buffer) { return buffer.host(); }) {}
@@ -122,7 +118,12 @@ class CpuExecutable final : public Executable {
   Status Enqueue(std::span<const DeviceBuffers> devices) override {
     MT_RETURN_IF_ERROR(Wait());
     MT_RETURN_IF_ERROR(buffers_.Check(devices));
-    for (size_t d = 0; d < devices.size(); ++d) places_.Bind(d, devices[d]);
+    MT_ASSIGN_OR_RETURN(const Workspaces::Lease workspace,
+                        workspaces_->Take(devices.size(), sizes_));
+    for (size_t d = 0; d < devices.size(); ++d) {
+      places_.Bind(d, devices[d]);
+      WorkIn((*workspace)[d], d);
+    }
     const OneOpenMpThread one;
     // Beside the run, where the plan has room for it and waiting is what a collective does.
     calls_beside_ = collectives_ != nullptr && communicator_->waits();
@@ -141,6 +142,7 @@ class CpuExecutable final : public Executable {
     return communicator_ == nullptr ? 0 : communicator_->BytesSent(rank);
   }
   Duration waited() const override { return waited_; }
+  int64_t scratch_bytes() const override { return sizes_.scratch; }
 
  private:
   // body, its time counted as that of waiting for other processes.
@@ -234,29 +236,27 @@ class CpuExecutable final : public Executable {
   Status MakeDevices(const Plan& plan, std::span<const int64_t> ranks, int64_t scratch) {
     guard_step_ = plan.guard_step;
     guard_ = Guard(plan, ranks);
-    scratch_ = AlignedBytes(scratch);
+    sizes_ = {.arena = plan.arena_bytes, .scratch = AlignedBytes(scratch)};
 
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
-    for (size_t d = 0; d < ranks.size(); ++d) {
-      Device device;
-      std::byte* arena = nullptr;
-      // Where gradients lie in memory that the other processes see, nothing is copied on its way to
-      // them.
-      if (ranks.size() == 1 && communicator_ != nullptr && communicator_->remote()) {
-        arena = communicator_->BucketMemory(plan.arena_bytes).data();
-      }
-      if (arena == nullptr) {
-        MT_ASSIGN_OR_RETURN(device.own_arena, Memory::Create(plan.arena_bytes, fenced_));
-        arena = device.own_arena.data();
-      }
-      MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(scratch_, fenced_));
-      MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(places_.unread_bytes(), fenced_));
-      places_.AddDevice(arena, device.unread.data());
-      devices_.push_back(std::move(device));
+    // Where gradients lie in memory that the other processes see, nothing is copied on its way to
+    // them.
+    std::byte* shared = nullptr;
+    if (ranks.size() == 1 && communicator_ != nullptr && communicator_->remote()) {
+      shared = communicator_->BucketMemory(plan.arena_bytes).data();
     }
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      frames_.push_back({places_.at(d).data(), devices_[d].scratch.data(),
-                         one_by_one_ ? &pool_ : nullptr, static_cast<int>(d)});
+    if (shared != nullptr) sizes_.arena = 0;
+    own_arena_ = shared == nullptr;
+    // Said now, where there is no memory.
+    MT_RETURN_IF_ERROR(workspaces_->Take(ranks.size(), sizes_).status());
+    for (size_t d = 0; d < ranks.size(); ++d) {
+      MT_ASSIGN_OR_RETURN(Memory unread, Memory::Create(places_.unread_bytes(), fenced_));
+      places_.AddDevice(shared, unread.data());
+      unread_.push_back(std::move(unread));
+    }
+    for (size_t d = 0; d < ranks.size(); ++d) {
+      frames_.push_back(
+          {places_.at(d).data(), nullptr, one_by_one_ ? &pool_ : nullptr, static_cast<int>(d)});
     }
     const bool overlaps = std::any_of(steps_.begin(), steps_.end(),
                                       [](const RunStep& s) { return !s.waits.empty(); });
@@ -287,8 +287,20 @@ class CpuExecutable final : public Executable {
     return OkStatus();
   }
 
+  // Where the step that comes has its arena and scratch on device d.
+  void WorkIn(const Workspaces::Device& workspace, size_t d) {
+    if (own_arena_) places_.MoveArena(d, workspace.arena.data());
+    std::byte* scratch = workspace.scratch.data();
+    if (frames_[d].scratch == scratch) return;
+    frames_[d].scratch = scratch;
+    if (collectives_ != nullptr) return;  // which have their own
+    for (RunStep& step : steps_) {
+      for (RunCollective& c : step.collectives) c.frames[d].scratch = scratch;
+    }
+  }
+
   Status CheckGuarded() const {
-    for (size_t d = 0; d < devices_.size(); ++d) {
+    for (size_t d = 0; d < frames_.size(); ++d) {
       MT_RETURN_IF_ERROR(guard_.Check(static_cast<int>(d), places_.at(d)));
     }
     return OkStatus();
@@ -298,7 +310,7 @@ class CpuExecutable final : public Executable {
   // thread each.
   template <typename Body>
   void Each(const Body& body) {
-    const auto count = static_cast<int64_t>(devices_.size());
+    const auto count = static_cast<int64_t>(frames_.size());
     if (one_by_one_) {
       for (int64_t d = 0; d < count; ++d) body(static_cast<int>(d));
     } else {
@@ -309,7 +321,7 @@ class CpuExecutable final : public Executable {
   // The step's own scratch lies at the fence, however much others have.
   Frame Fenced(const RunStep& step, int d) const {
     Frame frame = frames_[d];
-    frame.scratch += scratch_ - AlignedBytes(step.kernel->scratch_bytes());
+    frame.scratch += sizes_.scratch - AlignedBytes(step.kernel->scratch_bytes());
     return frame;
   }
 
@@ -325,6 +337,7 @@ class CpuExecutable final : public Executable {
 
   const std::shared_ptr<Pool> shared_pool_;  // may outlive the backend
   Pool& pool_;
+  const std::shared_ptr<Workspaces> workspaces_;  // as the pool
   const bool fenced_;
   const PlanBuffers buffers_;
   Places places_;
@@ -335,9 +348,10 @@ class CpuExecutable final : public Executable {
         pool_.For(n, grain, body);
       };
   std::vector<RunStep> steps_;
-  std::vector<Device> devices_;
+  std::vector<Memory> unread_;  // per device, as all that follows
   std::vector<Frame> frames_;
-  int64_t scratch_ = 0;  // bytes of each device
+  Workspaces::Sizes sizes_;
+  bool own_arena_ = true;
   int guard_step_ = -1;
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
   Guard guard_;
@@ -355,6 +369,7 @@ class CpuBackend final : public Backend {
     traits_.host_memory = true;
     traits_.shared_memory = !options.isolated;
     traits_.communicators = true;
+    traits_.shared_arenas = !fenced_;
     traits_.types.assign(std::begin(mesh::kAllDTypes), std::end(mesh::kAllDTypes));
   }
 
@@ -401,15 +416,18 @@ class CpuBackend final : public Backend {
     if (!traits_.shared_memory) {
       MT_ASSIGN_OR_RETURN(devices, DevicesOf(name(), plan, local_ranks, traits_.devices));
     }
-    auto made = std::make_unique<CpuExecutable>(pool_, fenced_, plan, local_ranks.size(),
-                                                std::move(devices));
+    // A fence lies behind what this very plan needs.
+    auto made = std::make_unique<CpuExecutable>(
+        pool_, fenced_ ? std::make_shared<Workspaces>(true) : workspaces_, fenced_, plan,
+        local_ranks.size(), std::move(devices));
     MT_RETURN_IF_ERROR(made->Init(plan, local_ranks, communicator));
     return std::unique_ptr<Executable>(std::move(made));
   }
 
  private:
   std::shared_ptr<Pool> pool_;
-  bool fenced_;
+  const std::shared_ptr<Workspaces> workspaces_ = std::make_shared<Workspaces>(false);
+  const bool fenced_;
   Traits traits_;
 };
 

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <utility>
 
 #include "runtime/device/cpu/kernel.h"
 
@@ -47,6 +49,39 @@ Result<Memory> Memory::Create(int64_t bytes, bool fenced) {
   Memory memory(raw, Release{mapped}, static_cast<std::byte*>(raw) + readable - body);
   if (::mprotect(static_cast<std::byte*>(raw) + readable, page, PROT_NONE) != 0) return None(bytes);
   return memory;
+}
+
+void Workspaces::Return::operator()(Workspace* workspace) const {
+  MutexLock lock(to->mutex_);
+  to->free_.emplace_back(workspace);
+}
+
+Result<Workspaces::Lease> Workspaces::Take(size_t devices, const Sizes& sizes) {
+  Lease lease(nullptr, Return{this});
+  {
+    MutexLock lock(mutex_);
+    if (!free_.empty()) {
+      lease.reset(free_.back().release());
+      free_.pop_back();
+    }
+  }
+  if (lease == nullptr) lease.reset(std::make_unique<Workspace>().release());
+  if (lease->size() < devices) lease->resize(devices);
+  const auto grow = [this](Memory& memory, int64_t& has, int64_t needed) -> Status {
+    if (memory.data() == nullptr || has < needed) {
+      memory = Memory();  // before the larger one is there
+      MT_ASSIGN_OR_RETURN(memory, Memory::Create(needed, fenced_));
+      has = needed;
+    }
+    if (fenced_) std::memset(memory.data(), 0xFF, static_cast<size_t>(needed));
+    return OkStatus();
+  };
+  for (size_t d = 0; d < devices; ++d) {
+    Device& device = (*lease)[d];
+    MT_RETURN_IF_ERROR(grow(device.arena, device.sizes.arena, sizes.arena));
+    MT_RETURN_IF_ERROR(grow(device.scratch, device.sizes.scratch, sizes.scratch));
+  }
+  return lease;
 }
 
 }  // namespace meshtrain::device::cpu

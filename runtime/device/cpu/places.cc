@@ -25,13 +25,22 @@ Places::Places(const plan::Plan& plan, std::byte* (*address)(Buffer&))
 }
 
 void Places::AddDevice(std::byte* arena, std::byte* unread) {
-  Device device{.arena = arena, .unread = unread};
+  Device device{.arena = nullptr, .unread = unread};
   device.at.assign(slots_.size(), nullptr);
   for (size_t v = 0; v < slots_.size(); ++v) {
-    if (slots_[v].kind == SlotKind::kArena) device.at[v] = arena + slots_[v].offset;
     if (slots_[v].kind == SlotKind::kNone) device.at[v] = unread;
   }
   devices_.push_back(std::move(device));
+  MoveArena(devices_.size() - 1, arena);
+}
+
+void Places::MoveArena(size_t device, std::byte* arena) {
+  Device& d = devices_[device];
+  if (d.arena == arena) return;
+  d.arena = arena;
+  for (size_t v = 0; v < slots_.size(); ++v) {
+    if (slots_[v].kind == SlotKind::kArena) d.at[v] = arena + slots_[v].offset;
+  }
 }
 
 void Places::Bind(size_t device, const DeviceBuffers& buffers) {

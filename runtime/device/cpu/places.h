@@ -1,5 +1,5 @@
-// Where each value of a plan is on each local device: the arena and what nobody reads stay where
-// they are, inputs, states and outputs come with each step.
+// Where each value of a plan is on each local device: what nobody reads stays where it is; inputs,
+// states and outputs come with each step, and the arena may.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,12 @@ class Places {
   // Results that nobody reads are still written by their ops, all to one place of this size.
   int64_t unread_bytes() const { return unread_bytes_; }
   void AddDevice(std::byte* arena, std::byte* unread);
+  void MoveArena(size_t device, std::byte* arena);
 
   // The buffers of a step.
   void Bind(size_t device, const DeviceBuffers& buffers);
-  // Per value of the local program; null where it is not stored. Stays where it is from AddDevice
-  // of the last device on.
+  // Per value of the local program; null where it is not stored. The list stays where it is from
+  // AddDevice of the last device on.
   const std::vector<std::byte*>& at(size_t device) const { return devices_[device].at; }
   std::byte* PlaceOf(const plan::Slot& slot, size_t device) const;
 

@@ -18,7 +18,7 @@ TEST(MemoryTest, IsZeroAndAlignedAndAllOfItIsThere) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % kAlignment, 0u);
       EXPECT_TRUE(std::all_of(memory.data(), memory.data() + bytes,
                               [](std::byte b) { return b == std::byte{0}; }));
-      std::fill_n(memory.data(), AlignedBytes(bytes), std::byte{7});
+      std::fill_n(memory.data(), bytes, std::byte{7});
     }
   }
 }
@@ -30,6 +30,46 @@ TEST(MemoryTest, SaysThatThereIsNone) {
     EXPECT_EQ(none.code(), StatusCode::kFailedPrecondition);
     EXPECT_NE(none.message().find("a buffer of 1152921504606846976 bytes, got: none"),
               std::string::npos);
+  }
+}
+
+TEST(WorkspacesTest, TheNextStepHasTheMemoryOfTheLastOne) {
+  Workspaces workspaces(false);
+  const std::byte* first = nullptr;
+  {
+    const auto lease = *workspaces.Take(2, {.arena = 1000, .scratch = 100});
+    ASSERT_GE(lease->size(), 2u);
+    first = (*lease)[1].arena.data();
+    std::fill_n((*lease)[1].arena.data(), 1000, std::byte{1});
+    // Another that runs at the same time has its own.
+    const auto beside = *workspaces.Take(1, {.arena = 1000, .scratch = 100});
+    EXPECT_NE((*beside)[0].arena.data(), (*lease)[0].arena.data());
+  }
+  const auto smaller = *workspaces.Take(2, {.arena = 10, .scratch = 0});
+  const auto larger = *workspaces.Take(2, {.arena = 5000, .scratch = 64});
+  EXPECT_TRUE((*smaller)[1].arena.data() == first || (*larger)[1].sizes.arena == 5000);
+  for (size_t d = 0; d < 2; ++d) {
+    EXPECT_GE((*larger)[d].sizes.arena, 5000);
+    std::fill_n((*larger)[d].arena.data(), 5000, std::byte{2});
+    std::fill_n((*larger)[d].scratch.data(), 64, std::byte{2});
+  }
+}
+
+TEST(WorkspacesTest, ARefusedOneLeavesTheRest) {
+  Workspaces workspaces(false);
+  EXPECT_EQ(workspaces.Take(1, {.arena = int64_t{1} << 60}).status().code(),
+            StatusCode::kFailedPrecondition);
+  const auto lease = *workspaces.Take(1, {.arena = 100});
+  std::fill_n((*lease)[0].arena.data(), 100, std::byte{1});
+}
+
+TEST(WorkspacesTest, FencedOnesHoldNothingThatAStepMayTakeForItsOwn) {
+  Workspaces workspaces(true);
+  for (int round = 0; round < 2; ++round) {
+    const auto lease = *workspaces.Take(1, {.arena = 100, .scratch = 64});
+    EXPECT_TRUE(std::all_of((*lease)[0].arena.data(), (*lease)[0].arena.data() + 100,
+                            [](std::byte b) { return b == std::byte{0xFF}; }));
+    std::fill_n((*lease)[0].arena.data(), 100, std::byte{0});
   }
 }
 

@@ -133,6 +133,47 @@ TEST_P(MemoryTest, AStepThatIsGoneCountsNoMore) {
   }
 }
 
+// Steps on CPUs leave arena and scratch to each other: a smaller one beside a larger one takes but
+// its inputs and outputs.
+TEST_P(MemoryTest, StepsThatShareAnArenaTakeTheLargest) {
+  const Mesh mesh = *Mesh::Parse(GetParam());
+  const program::Program large = sharding::MlpTrainStep();
+  program::Builder b("small");
+  b.Output("y", program::Tanh(b.Input("x", {mesh::DType::kF32, {16, 8}})) * 2.0);
+  const program::Program small = *b.Build();
+  const sharding::Given given = Megatron(mesh);
+  int64_t variables = 0, arena = 0, kept = 0;
+  const auto load = [&](int64_t memory) -> Status {
+    MT_ASSIGN_OR_RETURN(const auto session, Session::Create({.threads = 1, .memory = memory}));
+    const std::vector<program::Variable> declared = Declare(*session, large, mesh, given);
+    MT_ASSIGN_OR_RETURN(const auto one,
+                        session->Load(large, mesh, declared, {.inputs = given.inputs}));
+    MT_ASSIGN_OR_RETURN(const auto two, session->Load(small, mesh, {}, {}));
+    const plan::Plan &first = one->run_plan(), &second = two->run_plan();
+    variables = first.state_bytes;
+    arena = first.arena_bytes;
+    kept = first.input_bytes + first.output_bytes + second.input_bytes + second.output_bytes;
+    return OkStatus();
+  };
+  ASSERT_TRUE(load(int64_t{1} << 40).ok());
+  ASSERT_GT(arena, 0);
+  // Scratch is all that the plans do not say.
+  int64_t least = variables + arena + kept, most = least + arena;
+  EXPECT_FALSE(load(least - 1).ok());
+  ASSERT_TRUE(load(most).ok());
+  while (least < most) {
+    const int64_t middle = least + (most - least) / 2;
+    load(middle).ok() ? most = middle : least = middle + 1;
+  }
+  EXPECT_LT(least - variables - arena - kept, arena / 4) << "scratch";
+  const Status refused = load(least - 1);
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("program small: expected to need at most " +
+                                   std::to_string(least - 1) + " bytes"),
+            std::string::npos)
+      << refused.message();
+}
+
 // Devices with memory of their own are counted one by one: each holds the same.
 TEST_P(MemoryTest, WhatADeviceDoesNotHoldIsRefused) {
   const Mesh mesh = *Mesh::Parse(GetParam());
