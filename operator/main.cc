@@ -32,6 +32,7 @@ namespace {
 struct Flags {
   std::string kubeconfig, context, ns, metrics_address = ":8080";
   std::string log_level = "info", log_format = "text";
+  std::string queue = "none";
   std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain, fs_group;
   std::string security = std::string(api::kMutualTls);
   std::optional<std::string> http_peers;
@@ -95,6 +96,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--gang-scheduler-name", flags.gang_scheduler_name,
                  "schedulerName of gang-scheduled pods");
+  app.add_option("--queue", flags.queue,
+                 "who decides when jobs with the label kueue.x-k8s.io/queue-name may run")
+      ->check(CLI::IsMember({"none", "kueue"}))
+      ->capture_default_str();
   app.add_option("--worker-image", flags.worker_image,
                  "image of jobs that declare a program and no template");
   app.add_option("--fs-group", flags.fs_group,
@@ -130,6 +135,7 @@ reconcile::Settings MakeSettings(const Flags& flags) {
   if (flags.fs_group == "none") settings.fs_group.reset();
   if (const auto group = ParseInt(flags.fs_group)) settings.fs_group = *group;
   if (!flags.worker_image.empty()) settings.worker_image = flags.worker_image;
+  if (flags.queue == "kueue") settings.queue = reconcile::QueueManager::kKueue;
   if (flags.gang == "volcano") {
     settings.gang = reconcile::GangScheduler::kVolcano;
     settings.gang_scheduler_name = "volcano";

@@ -17,6 +17,8 @@ enum class Reason : uint8_t {
   kJobRestarting,
   kJobSuspended,
   kJobResumed,
+  kQueued,
+  kAdmitted,
   kJobSucceeded,
   kJobFailed,
   kJobFinished,

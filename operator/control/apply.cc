@@ -9,6 +9,7 @@
 
 #include "operator/api/json.h"
 #include "operator/certificates/certificates.h"
+#include "operator/control/queue/workload_view.h"
 #include "operator/control/refusal.h"
 #include "operator/kube/json_slice.h"
 #include "operator/reconcile/children.h"
@@ -303,6 +304,22 @@ struct Applier::Run {
     return Gone(
         client().Delete(*pod_groups, ns(), write.name, {.uid = write.uid}, call()).status());
   }
+  Status Write(const reconcile::CreateWorkload& write) {
+    return Create(Workloads(), write.name, write.body,
+                  [&](const std::string& made) { applier.store_.WroteWorkload(made); });
+  }
+  Status Write(const reconcile::PatchWorkload& write) {
+    Result<std::string> patched =
+        client().Patch(Workloads(), ns(), write.name, write.status ? "status" : "",
+                       PatchType::kMerge, write.body, call());
+    if (!patched.ok()) return patched.status();
+    applier.store_.WroteWorkload(*patched);
+    return OkStatus();
+  }
+  Status Write(const reconcile::DeleteWorkload& write) {
+    return Gone(
+        client().Delete(Workloads(), ns(), write.name, {.uid = write.uid}, call()).status());
+  }
   Status Write(const reconcile::CreatePod& write) {
     return Create(kube::Pods(), write.name, renderer->Body(write),
                   [&](const std::string& made) { applier.store_.WrotePod(made); });
@@ -388,7 +405,7 @@ struct Applier::Run {
           if constexpr (requires { what.grace_seconds; }) {
             if (what.grace_seconds) id += " " + std::to_string(*what.grace_seconds);
           }
-          if constexpr (requires { what.status; }) {
+          if constexpr (std::is_same_v<W, reconcile::PatchStatus>) {
             // The time of the write is not what it says.
             api::JobStatus next = what.status;
             next.last_reconcile_time = status_now.last_reconcile_time;
@@ -420,7 +437,7 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
   const auto& actions = outcome.actions;
   for (const reconcile::Action& action : actions) {
     if (!std::holds_alternative<reconcile::CreatePod>(action.write)) continue;
-    run.renderer.emplace(job, settings);
+    run.renderer.emplace(job, settings, outcome.placements);
     break;
   }
   const auto applied = [&](Status status) {

@@ -68,6 +68,12 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
   if (const auto groups = PodGroups(options_.settings.gang)) {
     watch(*groups, options_.ns, ManagedSelector(), store_.PodGroupSink(), true);
   }
+  if (options_.settings.queue == reconcile::QueueManager::kKueue) {
+    watch(ResourceFlavors(), "", "", store_.FlavorSink(), true);
+    watch(WorkloadPriorityClasses(), "", "", store_.WorkloadPrioritySink(), true);
+    watch(PriorityClasses(), "", "", store_.PodPrioritySink(), true);
+    watch(Workloads(), options_.ns, ManagedSelector(), store_.WorkloadSink(), true);
+  }
   watch(TrainingJobs(), options_.ns, "", store_.JobSink(), true);
   if (options_.watch_nodes) watch(kube::Nodes(), "", "", store_.NodeSink(), false);
   metrics_.SetGauges({.jobs_by_phase = [this] { return store_.Phases(); },

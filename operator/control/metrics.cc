@@ -368,6 +368,7 @@ std::string Metrics::Text() {
         };
         show(api::kNew);
         show(api::kPending);
+        show(api::kQueued);
         for (const auto type : api::kPhases) show(std::string(api::ConditionName(type)));
       }
       // A namespace that has had jobs keeps its lines, at 0.

@@ -79,6 +79,10 @@ std::optional<reconcile::RefusedWrite> RefusalOf(const reconcile::Write& write,
                       std::is_same_v<W, reconcile::PatchPodGroup>) {
           return "podgroups";
         }
+        if constexpr (std::is_same_v<W, reconcile::CreateWorkload> ||
+                      std::is_same_v<W, reconcile::PatchWorkload>) {
+          return "workloads";
+        }
         return "";
       },
       write);

@@ -90,7 +90,26 @@ Store::Store(Wake wake, Clock& clock)
                    pods_.ForEach([&](const std::string&, const PodPtr& pod) MT_REQUIRES(mutex_) {
                      if (pod->seen.node == key) touched_.insert(KeyOf(pod->ns, pod->job));
                    });
-                 }) {}
+                 }),
+      workloads_([this](const std::string&, const Workload* before, const Workload* after)
+                     MT_REQUIRES(mutex_) {
+                       if (before) touched_.insert(before->job_key);
+                       if (after) touched_.insert(after->job_key);
+                     }),
+      flavors_([this](const std::string&, const reconcile::FlavorSeen*,
+                      const reconcile::FlavorSeen*) MT_REQUIRES(mutex_) { TouchQueued(); }),
+      workload_priorities_([this](const std::string&, const reconcile::PriorityClassSeen*,
+                                  const reconcile::PriorityClassSeen*)
+                               MT_REQUIRES(mutex_) { TouchQueued(); }),
+      pod_priorities_([this](const std::string&, const reconcile::PriorityClassSeen*,
+                             const reconcile::PriorityClassSeen*)
+                          MT_REQUIRES(mutex_) { TouchQueued(); }) {}
+
+void Store::TouchQueued() {
+  jobs_.ForEach([&](const std::string& key, const Job& job) MT_REQUIRES(mutex_) {
+    if (!reconcile::QueueName(*job).empty()) touched_.insert(key);
+  });
+}
 
 void Store::Locked(News news, const std::function<void()>& change) {
   std::set<std::string> touched;
@@ -239,6 +258,75 @@ std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std:
                              .deleting = Deleting(text)}});
 }
 
+std::optional<std::pair<std::string, Workload>> Store::ParseWorkloadEntry(std::string_view text) {
+  const Result<Meta> meta = ParseMeta(text);
+  Result<reconcile::WorkloadSeen> seen =
+      meta.ok() ? ParseWorkload(text) : Result<reconcile::WorkloadSeen>(meta.status());
+  if (!seen.ok()) {
+    LogUnreadable("workload", seen.status());
+    return std::nullopt;
+  }
+  return std::pair(KeyOf(meta->ns, meta->name),
+                   Workload{.job_key = JobKeyOf(*meta, text), .seen = *std::move(seen)});
+}
+
+namespace {
+
+// Of a kind without namespaces.
+template <typename T>
+std::optional<std::pair<std::string, T>> Entry(std::string_view kind,
+                                               Result<std::pair<std::string, T>> parsed) {
+  if (!parsed.ok()) {
+    LogUnreadable(kind, parsed.status());
+    return std::nullopt;
+  }
+  return std::pair(KeyOf("", parsed->first), std::move(parsed->second));
+}
+
+}  // namespace
+
+Sink Store::WorkloadSink() { return MakeSink<Workload>(&workloads_, ParseWorkloadEntry); }
+Sink Store::FlavorSink() {
+  return MakeSink<reconcile::FlavorSeen>(
+      &flavors_, [](std::string_view text) { return Entry("resourceflavor", ParseFlavor(text)); });
+}
+Sink Store::WorkloadPrioritySink() {
+  return MakeSink<reconcile::PriorityClassSeen>(&workload_priorities_, [](std::string_view text) {
+    return Entry("workloadpriorityclass", ParsePriorityClass(text));
+  });
+}
+Sink Store::PodPrioritySink() {
+  return MakeSink<reconcile::PriorityClassSeen>(&pod_priorities_, [](std::string_view text) {
+    return Entry("priorityclass", ParsePriorityClass(text));
+  });
+}
+
+reconcile::QueueSeen Store::QueueOf(const api::TrainingJob& job) const {
+  reconcile::QueueSeen seen;
+  const Workload* workload =
+      workloads_.Find(KeyOf(job.metadata.namespace_name, reconcile::WorkloadName(job)));
+  if (workload != nullptr) {
+    seen.workload = workload->seen;
+    for (const auto& [name, assigned] : workload->seen.assigned) {
+      for (const std::string& flavor : assigned.flavors) {
+        const reconcile::FlavorSeen* found = flavors_.Find(KeyOf("", flavor));
+        if (found != nullptr) seen.flavors[flavor] = *found;
+      }
+    }
+  } else if (reconcile::QueueName(job).empty()) {
+    return seen;
+  }
+  const auto fill = [](const Cache<reconcile::PriorityClassSeen>& from,
+                       std::map<std::string, reconcile::PriorityClassSeen>* to) {
+    from.ForEach([&](const std::string& key, const reconcile::PriorityClassSeen& one) {
+      (*to)[key.substr(1)] = one;
+    });
+  };
+  fill(workload_priorities_, &seen.workload_priorities);
+  fill(pod_priorities_, &seen.pod_priorities);
+  return seen;
+}
+
 Sink Store::ServiceSink() { return MakeSink<Service>(&services_, ParseService); }
 Sink Store::PodGroupSink() { return MakeSink<PodGroup>(&groups_, ParsePodGroup); }
 
@@ -291,6 +379,9 @@ void Store::WrotePod(std::string_view text) { Wrote(&pods_, ParsePodEntry(text),
 void Store::WroteJob(std::string_view text) { Wrote(&jobs_, ParseJob(text), text); }
 void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService(text), text); }
 void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
+void Store::WroteWorkload(std::string_view text) {
+  Wrote(&workloads_, ParseWorkloadEntry(text), text);
+}
 
 void Store::Carry(const PodPtr* before, PodPtr& next) {
   const Pod* was = before && (*before)->seen.uid == next->seen.uid ? before->get() : nullptr;
@@ -406,11 +497,12 @@ std::optional<JobView> Store::View(const std::string& key) const {
   if (const auto it = group_of_.find(key); it != group_of_.end()) {
     if (const PodGroup* group = groups_.Find(it->second)) view.pod_group = group->seen;
   }
+  view.queue = QueueOf(**job);
   return view;
 }
 
 reconcile::Observed JobView::Observe() const {
-  reconcile::Observed seen{.services = services, .pod_group = pod_group};
+  reconcile::Observed seen{.services = services, .pod_group = pod_group, .queue = queue};
   seen.pods.reserve(pods.size());
   for (const SeenPod& from : pods) {
     reconcile::PodSeen& pod = seen.pods.emplace_back(from.pod->seen);

@@ -18,6 +18,7 @@
 #include "operator/control/informer.h"
 #include "operator/control/metrics.h"
 #include "operator/control/pod_view.h"
+#include "operator/control/queue/workload_view.h"
 #include "operator/reconcile/observed.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
@@ -38,10 +39,11 @@ struct JobView {
   std::vector<SeenPod> pods;
   std::vector<reconcile::ServiceSeen> services;
   std::optional<reconcile::PodGroupSeen> pod_group;
+  reconcile::QueueSeen queue;
   // Grows whenever a watch or a list tells something new of this job; our own writes do not count.
   int64_t change = 0;
 
-  // As Reconcile wants it: pods, Services and the pod group. Copies the pods.
+  // As Reconcile wants it: pods, Services, the pod group and the place in a queue. Copies the pods.
   reconcile::Observed Observe() const;
   // The nodes that may be gone, or just not be seen yet: nobody but the server can tell.
   std::set<std::string> MissingNodes() const;
@@ -69,12 +71,17 @@ class Store {
   Sink ServiceSink();
   Sink PodGroupSink();
   Sink NodeSink();
+  Sink WorkloadSink();
+  Sink FlavorSink();
+  Sink WorkloadPrioritySink();
+  Sink PodPrioritySink();
 
   // Fed by answers to our own writes.
   void WrotePod(std::string_view json);
   void WroteJob(std::string_view json);
   void WroteService(std::string_view json);
   void WrotePodGroup(std::string_view json);
+  void WroteWorkload(std::string_view json);
   // Our deletion was accepted: the pod counts as going until the watch says more. `answer`: what
   // the server said, often the pod with the time at which it will be gone.
   void DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
@@ -126,6 +133,10 @@ class Store {
   using PodPtr = std::shared_ptr<const Pod>;
   static std::optional<std::pair<std::string, Service>> ParseService(std::string_view text);
   static std::optional<std::pair<std::string, PodGroup>> ParsePodGroup(std::string_view text);
+  static std::optional<std::pair<std::string, Workload>> ParseWorkloadEntry(std::string_view text);
+  // A job's place in its queue, with what its admission and its priority name.
+  reconcile::QueueSeen QueueOf(const api::TrainingJob& job) const MT_REQUIRES(mutex_);
+  void TouchQueued() MT_REQUIRES(mutex_);  // every job that names a queue
   // Where a change comes from: a watch or a list, so that the world has changed; or our own write.
   enum class News : uint8_t { kTold, kOurs };
   // Calls `change` under the lock and wakes the jobs it touched after.
@@ -166,6 +177,11 @@ class Store {
   Cache<Service> services_ MT_GUARDED_BY(mutex_);
   Cache<PodGroup> groups_ MT_GUARDED_BY(mutex_);
   Cache<Node> nodes_ MT_GUARDED_BY(mutex_);
+  Cache<Workload> workloads_ MT_GUARDED_BY(mutex_);
+  // These belong to no namespace: their keys are "/name".
+  Cache<reconcile::FlavorSeen> flavors_ MT_GUARDED_BY(mutex_);
+  Cache<reconcile::PriorityClassSeen> workload_priorities_ MT_GUARDED_BY(mutex_);
+  Cache<reconcile::PriorityClassSeen> pod_priorities_ MT_GUARDED_BY(mutex_);
 };
 
 }  // namespace meshtrain::control

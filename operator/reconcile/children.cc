@@ -106,6 +106,21 @@ bool HasPort(const Json& container, std::string_view name) {
   return false;
 }
 
+// What was admitted goes into the pod, never into the job: the next admission may choose others.
+void Place(const Placement& place, Json* meta, Json* spec) {
+  for (const auto& [name, value] : place.labels) Object(meta, "labels")[name] = value;
+  for (const auto& [name, value] : place.annotations) Object(meta, "annotations")[name] = value;
+  for (const auto& [name, value] : place.node_selector) {
+    Object(spec, "nodeSelector")[name] = value;
+  }
+  for (const std::string& text : place.tolerations) {
+    const Json toleration = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    Json& all = (*spec)["tolerations"];
+    if (!all.is_array()) all = Json::array();
+    if (std::find(all.begin(), all.end(), toleration) == all.end()) all.push_back(toleration);
+  }
+}
+
 Json CheckpointJson(const api::Checkpoint& checkpoint, const std::string& path) {
   Json out = {{"resume", checkpoint.resume}};
   if (!path.empty()) out["path"] = path;
@@ -123,9 +138,11 @@ void internal::AddVariable(JsonRef container, std::string_view name, std::string
 }
 
 PodRenderer::~PodRenderer() = default;
-PodRenderer::PodRenderer(const api::TrainingJob& job, const Settings& settings)
+PodRenderer::PodRenderer(const api::TrainingJob& job, const Settings& settings,
+                         const Placements& placements)
     : job_(job),
       settings_(settings),
+      placements_(placements),
       cluster_(JobCluster(job, settings)),
       cluster_text_(internal::SharedClusterText(cluster_)),
       cluster_stamp_(ClusterStamp(job, settings)),
@@ -271,14 +288,18 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   }
   internal::AddStorage(job_, pod.task, ours, {&spec}, {container});
   internal::AddDevices(job_, *devices_, cluster_, pod.task, {&spec}, {container});
+  if (const auto place = placements_.find(pod.task.role); place != placements_.end()) {
+    Place(place->second, &meta, &spec);
+  }
   return Dump({{"apiVersion", "v1"},
                {"kind", "Pod"},
                {"metadata", std::move(meta)},
                {"spec", std::move(spec)}});
 }
 
-std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod) {
-  return PodRenderer(job, settings).Body(pod);
+std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod,
+                    const Placements& placements) {
+  return PodRenderer(job, settings, placements).Body(pod);
 }
 
 std::vector<CreateService> WantedServices(const api::TrainingJob& job) {

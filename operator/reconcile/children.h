@@ -55,7 +55,8 @@ struct Devices;
 // Borrows `job`.
 class PodRenderer {
  public:
-  PodRenderer(const api::TrainingJob& job, const Settings& settings);
+  PodRenderer(const api::TrainingJob& job, const Settings& settings,
+              const Placements& placements = {});
   ~PodRenderer();
   PodRenderer(const PodRenderer&) = delete;
   PodRenderer& operator=(const PodRenderer&) = delete;
@@ -65,6 +66,7 @@ class PodRenderer {
  private:
   const api::TrainingJob& job_;
   Settings settings_;
+  Placements placements_;
   cluster::ClusterSpec cluster_;
   std::string cluster_text_;  // of pods that see everything but the evaluator
   std::string cluster_stamp_;
@@ -73,7 +75,8 @@ class PodRenderer {
 };
 
 // PodRenderer(job, settings).Body(pod).
-std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod);
+std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod,
+                    const Placements& placements = {});
 
 std::vector<CreateService> WantedServices(const api::TrainingJob& job);
 // Whether the job's processes speak mutual TLS: a program of several processes, and its manifest

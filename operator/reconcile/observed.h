@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "operator/api/training_job.h"
+#include "operator/reconcile/queue_seen.h"
 
 namespace meshtrain::reconcile {
 
@@ -136,6 +137,9 @@ struct LostChild {
   friend bool operator==(const LostChild&, const LostChild&) = default;
 };
 
+// Who decides when a job that names a queue may run.
+enum class QueueManager : uint8_t { kNone, kKueue };
+
 enum class GangScheduler : uint8_t { kNone, kVolcano, kSchedulerPlugins };
 
 // The operator's own settings, the same for every job.
@@ -143,6 +147,7 @@ struct Settings {
   std::string cluster_domain;  // CUSTOM_CLUSTER_DOMAIN; empty: hosts end in ".svc"
   GangScheduler gang = GangScheduler::kNone;
   std::string gang_scheduler_name;  // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
+  QueueManager queue = QueueManager::kNone;
   std::string worker_image =
       "meshtrain-worker:latest";  // where a job with a `program` has no template
   // The group of a pod's volumes where the template names none; nothing: the cluster gives one, as
@@ -166,6 +171,7 @@ struct Observed {
   // Services with the job's name, or (kubeflow-v1) the name of one of its pods.
   std::vector<ServiceSeen> services;
   std::optional<PodGroupSeen> pod_group;
+  QueueSeen queue;
   std::optional<ProgressSeen> progress;
   std::optional<RefusedWrite> refused;
   std::optional<LostChild> lost_child;

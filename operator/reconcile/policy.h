@@ -57,6 +57,7 @@ struct Draft {
   const View& view;
   api::JobStatus next;
   std::vector<Action> actions;
+  Placements placements;
   std::optional<TimePoint> wake_at;
   bool again = false;
   bool tells_later = false;
@@ -167,8 +168,23 @@ std::string LostIncarnation(const PodSeen& pod);
 
 // policies/deadlines.cc
 void Deadlines(const View& view, Draft* draft);
-// policies/suspend.cc: true when the job is to stand still.
-bool Suspend(const View& view, Draft* draft);
+// reconcile.cc: a job that is new is accepted, with an event and what is to be warned of.
+void Accept(const View& view, Draft* draft);
+// policies/suspend.cc: true when the job is to stand still, for its user or for its queue.
+// `sound`: the manifest breaks no rule.
+bool Suspend(const View& view, bool sound, Draft* draft);
+// Deletes all pods and the pod group and forgets the start time. `message` is the condition's,
+// `news` the event's.
+void StandStill(const View& view, Reason reason, const std::string& message,
+                const std::string& news, Draft* draft);
+// policies/queue.cc: why the job is to stand still for its queue; nothing: it may run.
+std::optional<std::string> HeldByQueue(const View& view, bool sound, Draft* draft);
+// The job stands still for another cause: its place goes once its pods are gone.
+void LeaveQueue(const View& view, Draft* draft);
+// The job has ended: its quota is free.
+void EndInQueue(const View& view, Draft* draft);
+// The job names a queue, and nobody holds it back for that.
+void WarnOfNoQueue(const View& view, Draft* draft);
 // policies/cleanup.cc: pods and the job itself after the end.
 void CleanUp(const View& view, Draft* draft);
 void DeleteOurs(const View& view, Draft* draft, const char* why, bool (*which)(const PodSeen&));

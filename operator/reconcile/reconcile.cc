@@ -84,6 +84,16 @@ void Draft::Add(Phase phase, Write write, std::string why) {
   actions.push_back({phase, std::move(write), std::move(why)});
 }
 
+void Accept(const View& view, Draft* draft) {
+  if (view.job.status.conditions.contains(ConditionType::kCreated)) return;
+  draft->Set(ConditionType::kCreated, true, Reason::kJobCreated, "the job was accepted");
+  draft->Event(false, Reason::kJobCreated, "the job is created");
+  for (const api::FieldError& warning : api::Warnings(view.job)) {
+    draft->Event(true, Reason::kManifestWarning, api::ToString(warning));
+  }
+  WarnOfNoQueue(view, draft);
+}
+
 void Draft::Event(bool warning, Reason reason, std::string message) {
   Add(Phase::kTell,
       RecordEvent{.warning = warning,
@@ -157,6 +167,7 @@ Outcome Finish(const PolicyObserver& after, Draft* draft) {
                   [](const Action& action) { return action.phase == Phase::kTell; });
   }
   Outcome out{.actions = std::move(draft->actions),
+              .placements = std::move(draft->placements),
               .wake_at = draft->wake_at,
               .again = draft->again,
               .tells_later = draft->tells_later,
@@ -224,7 +235,7 @@ Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& see
           return problem.path.starts_with("spec.replicaSpecs");
         });
     if (!readable) {
-      const bool stands = Suspend(view, &draft);
+      const bool stands = Suspend(view, /*sound=*/false, &draft);
       did(Policy::kSuspend);
       if (!stands) Deadlines(view, &draft);
       did(Policy::kDeadlines);
@@ -249,7 +260,7 @@ Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& see
     did(Policy::kSucceed);
     return end();
   }
-  const bool stands = Suspend(view, &draft);
+  const bool stands = Suspend(view, errors.empty(), &draft);
   did(Policy::kSuspend);
   if (stands) {
     Counts(view, {}, &draft);
@@ -261,13 +272,7 @@ Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& see
     draft.next.security = api::kMutualTls;
   }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;
-  if (!job.status.conditions.contains(ConditionType::kCreated)) {
-    draft.Set(ConditionType::kCreated, true, Reason::kJobCreated, "the job was accepted");
-    draft.Event(false, Reason::kJobCreated, "the job is created");
-    for (const api::FieldError& warning : api::Warnings(job)) {
-      draft.Event(true, Reason::kManifestWarning, api::ToString(warning));
-    }
-  }
+  Accept(view, &draft);
   TellRefusal(view, &draft);
   did(Policy::kAccept);
 
@@ -318,6 +323,11 @@ struct Printer {
   std::string operator()(const CreatePodGroup& w) const { return "create pod group " + w.name; }
   std::string operator()(const PatchPodGroup& w) const { return "patch pod group " + w.name; }
   std::string operator()(const DeletePodGroup& w) const { return "delete pod group " + w.name; }
+  std::string operator()(const CreateWorkload& w) const { return "create workload " + w.name; }
+  std::string operator()(const PatchWorkload& w) const {
+    return (w.status ? "patch status of workload " : "patch workload ") + w.name;
+  }
+  std::string operator()(const DeleteWorkload& w) const { return "delete workload " + w.name; }
   std::string operator()(const CreatePod& w) const {
     return "create pod " + w.name + " (attempt " + std::to_string(w.attempt) + ")";
   }

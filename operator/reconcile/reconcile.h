@@ -28,6 +28,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -96,6 +97,22 @@ struct DeletePodGroup {
   std::string uid;
   friend bool operator==(const DeletePodGroup&, const DeletePodGroup&) = default;
 };
+struct CreateWorkload {  // Settings::queue
+  std::string name;
+  std::string body;
+  friend bool operator==(const CreateWorkload&, const CreateWorkload&) = default;
+};
+struct PatchWorkload {  // merge patch
+  std::string name;
+  std::string body;
+  bool status = false;  // of the status subresource
+  friend bool operator==(const PatchWorkload&, const PatchWorkload&) = default;
+};
+struct DeleteWorkload {
+  std::string name;
+  std::string uid;
+  friend bool operator==(const DeleteWorkload&, const DeleteWorkload&) = default;
+};
 // The body is made when it is sent, by PodBody (children.h): 2,000 bodies of 100 kB would not fit.
 struct CreatePod {
   std::string name;
@@ -138,17 +155,17 @@ struct RecordEvent {
   friend bool operator==(const RecordEvent&, const RecordEvent&) = default;
 };
 
-using Write =
-    std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim,
-                 CreateNetworkPolicy, CreatePodGroup, PatchPodGroup, DeletePodGroup, CreatePod,
-                 DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
+using Write = std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim,
+                           CreateNetworkPolicy, CreatePodGroup, PatchPodGroup, DeletePodGroup,
+                           CreateWorkload, PatchWorkload, DeleteWorkload, CreatePod, DeletePod,
+                           AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
 
 // In ascending order, these are the phases.
 enum class Phase : uint8_t {
   kDecide,   // PatchStatus that later phases rely on
-  kRemove,   // DeletePod, AdoptPod, ReleasePod, DeleteService, DeletePodGroup
+  kRemove,   // DeletePod, AdoptPod, ReleasePod, DeleteService, DeletePodGroup, DeleteWorkload
   kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, CreateNetworkPolicy, pod
-             // group
+             // group, Workload
   kCreate,   // CreatePod
   kReport,   // PatchStatus that only tells; DeleteJob
   kTell,     // RecordEvent
@@ -164,8 +181,18 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
+// What an admission adds to the pods of a role, beside what the role's template says. The template
+// stays as the user wrote it.
+struct Placement {
+  std::map<std::string, std::string> node_selector, labels, annotations;
+  std::vector<std::string> tolerations;  // each as compact JSON
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+using Placements = std::map<cluster::Role, Placement>;
+
 struct Outcome {
   std::vector<Action> actions;       // sorted by phase, then by name
+  Placements placements;             // of the pods that are created
   std::optional<TimePoint> wake_at;  // look again then, if nothing happens before
   bool again = false;  // look again as soon as this was applied (Settings::max_creates was reached)
   // A status is to be written that only tells, but not before `wake_at`.

@@ -61,11 +61,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   testing::FakeClock clock;
   control::Store store([](const std::string&) {}, clock);
-  const std::map<std::string_view, control::Sink> sinks = {{"TrainingJob", store.JobSink()},
-                                                           {"Pod", store.PodSink()},
-                                                           {"Service", store.ServiceSink()},
-                                                           {"PodGroup", store.PodGroupSink()},
-                                                           {"Node", store.NodeSink()}};
+  const std::map<std::string_view, control::Sink> sinks = {
+      {"TrainingJob", store.JobSink()},
+      {"Pod", store.PodSink()},
+      {"Service", store.ServiceSink()},
+      {"PodGroup", store.PodGroupSink()},
+      {"Node", store.NodeSink()},
+      {"Workload", store.WorkloadSink()},
+      {"ResourceFlavor", store.FlavorSink()},
+      {"PriorityClass", store.PodPrioritySink()}};
   const auto sink_of = [&](std::string_view object) -> const control::Sink& {
     const auto found = sinks.find(kube::SliceString(object, {"kind"}));
     return found == sinks.end() ? sinks.at("Pod") : found->second;

@@ -66,6 +66,30 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   resources: [podgroups]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
+{{- if eq .Values.queue "kueue" }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
+{{- end }}
+
+{{- /* What belongs to no namespace: the CRD, to see that it is not older than the operator, and what admissions name. */}}
+{{- define "meshtrain.globalRules" -}}
+- apiGroups: [apiextensions.k8s.io]   # to see that it is not older than the operator
+  resources: [customresourcedefinitions]
+  resourceNames: [trainingjobs.meshtrain.dev]
+  verbs: [get]
+{{- if eq .Values.queue "kueue" }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [list, watch]
+{{- end }}
 {{- end }}
 
 {{- /* Who may reach the processes of jobs at meshtrain-http, as a JSON list: the operator, for /progress, and scrapers. */}}

@@ -73,6 +73,7 @@ void CleanUp(const View& view, Draft* draft) {
     }
   }
   DeleteGang(view, "the job has ended", draft);
+  EndInQueue(view, draft);
   FinalCounts(view, draft);
   if (policy.ttl_seconds_after_finished && completed) {
     const TimePoint due =

@@ -145,7 +145,7 @@ std::string GangSchedulerName(const Settings& settings) {
 }
 
 // Volcano wants the group admitted before pods exist; scheduler-plugins holds the pods back itself.
-// Kueue needs nothing here: it holds the whole job back through runPolicy.suspend.
+// A queue comes before: the group of a job that it holds back is not made (queue.cc).
 bool Gang(const View& view, Draft* draft) {
   if (view.seen.settings.gang == GangScheduler::kNone) return true;
   if (!view.Is(ConditionType::kRunning)) WarnOfOtherSchedulers(view, draft);

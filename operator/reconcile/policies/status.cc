@@ -21,7 +21,10 @@ constexpr size_t kLongestLine = 200;
 
 std::string PhaseWord(const api::JobStatus& status) {
   for (const ConditionType type : api::kPhases) {
-    if (api::IsTrue(status, type)) return std::string(api::ConditionName(type));
+    if (!api::IsTrue(status, type)) continue;
+    const bool queued = type == ConditionType::kSuspended &&
+                        status.conditions.at(type).reason == api::ReasonName(Reason::kQueued);
+    return queued ? api::kQueued : std::string(api::ConditionName(type));
   }
   return api::kPending;
 }
@@ -144,7 +147,8 @@ bool HasRun(const api::JobStatus& status) {
   const auto running = status.conditions.find(ConditionType::kRunning);
   return running != status.conditions.end() &&
          (running->second.status ||
-          running->second.reason != api::ReasonName(Reason::kJobSuspended));
+          (running->second.reason != api::ReasonName(Reason::kJobSuspended) &&
+           running->second.reason != api::ReasonName(Reason::kQueued)));
 }
 
 double OngoingWait(const api::JobStatus& status, TimePoint now) {

@@ -36,6 +36,7 @@ imagePullSecrets: [{name: registry}]
 workerImage: registry.example/meshtrain-worker:1
 clusterDomain: cluster.local
 security: none
+queue: kueue
 priorityClassName: high
 nodeSelector: {pool: system}
 tolerations: [{key: dedicated, operator: Exists}]

@@ -67,6 +67,7 @@ class ControllerTest : public ::testing::Test {
     options.helpers = 4;
     options.pull_progress = false;
     options.watch_nodes = true;
+    options.settings = settings_;
     options.on_rest = [this] { ++rests_; };
     controller_ = std::make_unique<Controller>(api_, *events_, clock_, metrics_, options);
     thread_ = std::thread([this] { controller_->Run(stop_.get_token()); });
@@ -125,6 +126,7 @@ class ControllerTest : public ::testing::Test {
   }
 
   FakeApi api_;
+  reconcile::Settings settings_;  // of the next Start
   ShiftedClock clock_;
   std::atomic<int> rests_ = 0;
   Metrics metrics_{"fake"};
