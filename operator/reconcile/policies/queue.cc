@@ -197,9 +197,11 @@ void EndInQueue(const View& view, Draft* draft) {
 void WarnOfNoQueue(const View& view, Draft* draft) {
   const std::string queue = QueueName(view.job);
   if (queue.empty() || view.seen.settings.queue != QueueManager::kNone) return;
-  draft->Event(true, Reason::kManifestWarning,
-               "metadata.labels: " + std::string(kLabelQueue) + " is " + queue +
-                   ", but the operator runs without --queue kueue: the job does not wait for it");
+  draft->Event(
+      true, Reason::kManifestWarning,
+      "metadata.labels: " + std::string(kLabelQueue) + " is " + queue +
+          ", but no queue is looked after here (the operator's --queue kueue): the job does "
+          "not wait for it");
 }
 
 }  // namespace meshtrain::reconcile
