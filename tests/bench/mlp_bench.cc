@@ -224,6 +224,9 @@ int main(int argc, char** argv) {
                                PlanToStableHlo()};
     if (std::getenv("MESHTRAIN_PJRT_PLUGIN") != nullptr) {
       kinds.push_back(TrainingStepIn("pjrt8", "batch=8", {.device_kind = "pjrt", .devices = 8}));
+      kinds.push_back(
+          TrainingStepIn("pjrt8_unguarded", "batch=8",
+                         {.device_kind = "pjrt", .devices = 8, .guard_updates = false}));
     }
     Measure(kinds, argc > 2 ? std::atof(argv[2]) : 0.2, kRepetitions);
     for (const Mode& mode : kinds) Print(mode);

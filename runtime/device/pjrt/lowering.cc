@@ -1,5 +1,6 @@
 #include "runtime/device/pjrt/lowering.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -37,6 +38,7 @@ Node AllFinite(Lowering& l, int output) {
 }
 
 // The least code of all devices: `fine` where nothing is wrong. Each device so takes the same way.
+// Where all hold the whole of what is looked at, the code of each is that.
 Node Code(Lowering& l, int64_t fine, std::vector<std::string>& guards) {
   Module& m = l.m();
   const plan::Plan& plan = l.plan();
@@ -54,7 +56,12 @@ Node Code(Lowering& l, int64_t fine, std::vector<std::string>& guards) {
   for (size_t i = good.size(); i-- > 0;) {
     code = m.Select(good[i], code, m.Splat("i32", {}, static_cast<double>(i + 1)));
   }
-  if (l.mesh().size() > 1) {
+  const auto whole = [&](int output) {
+    return plan.partitioned.output_layouts[output].Canonical().IsReplicated();
+  };
+  const bool alike = std::all_of(plan.guarded.begin(), plan.guarded.end(), whole) &&
+                     (plan.zero_output < 0 || whole(plan.zero_output));
+  if (!alike) {
     std::vector<int64_t> axes;
     for (int a = 0; a < l.mesh().num_axes(); ++a) axes.push_back(a);
     code = m.AllReduce("minimum", {code}, l.GroupsOf(axes))[0];
