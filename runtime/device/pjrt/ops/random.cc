@@ -79,21 +79,18 @@ Words GroupOf(Module& m, const Stream& s, const Node& group) {
        m.Broadcast(s.counter2, group.dims), m.Broadcast(s.counter3, group.dims)});
 }
 
-Dims WholeDims(const Op& op, const Dims& local) {
-  return op.attrs.Has("layout") ? op.attrs.Ints("global_dims") : local;
-}
-
 // Each element's index in the whole tensor, in the narrower type that holds `times` as many.
 Node Places(Lowering& l, const Op& op, const Dims& local, uint64_t times = 1) {
   Module& m = l.m();
-  const Dims global = WholeDims(op, local);
+  const bool split = op.attrs.Has("layout");
+  const Dims global = split ? op.attrs.Ints("global_dims") : local;
   const bool wide = static_cast<uint64_t>(mesh::NumElements(global)) > (uint64_t{1} << 31) / times;
   const std::string element = wide ? "ui64" : "ui32";
   const Dims strides = mesh::Strides(global);
   Node sum = m.Whole(element, local, 0);
   for (int64_t d = 0; d < static_cast<int64_t>(local.size()); ++d) {
     Node at = m.Iota(element, local, d);
-    if (op.attrs.Has("layout")) {
+    if (split) {
       const auto layout = mesh::Layout::Parse(op.attrs.Text("layout"), l.mesh());
       const Node offset = m.Convert(l.OffsetIn(*layout, static_cast<int>(d), local[d]), element);
       at = m.Binary("add", at, m.Broadcast(offset, local));
