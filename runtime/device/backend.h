@@ -90,6 +90,9 @@ class Executable {
   virtual Duration waited() const { return {}; }
   // What its kernels need on each device beside the plan's arena, in bytes, as far as it is known.
   virtual int64_t scratch_bytes() const { return 0; }
+  // Its arena is not left to the next step, whatever Traits::shared_arenas says of others: it lies
+  // where other processes see it.
+  virtual bool own_arena() const { return false; }
 };
 
 class Backend {

@@ -520,14 +520,16 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
   return step;
 }
 
-Status Session::CountMemory(LoadedStep& step, size_t places, int64_t scratch) {
+Status Session::CountMemory(LoadedStep& step, size_t places) {
   step.counted_.reset();
+  const device::Executable* const made = step.executable_.get();
   const plan::Plan& plan = step.run_plan();
   // Devices with a limit of their own hold the same each.
   const bool each = options_.memory == 0 && backend_->traits().memory_bytes > 0;
   const int64_t devices = each ? 1 : static_cast<int64_t>(places);
-  int64_t kept = devices * (plan.input_bytes + plan.output_bytes),
-          shared = devices * (plan.arena_bytes + scratch);
+  int64_t kept = devices * (plan.input_bytes + plan.output_bytes);
+  int64_t shared = made != nullptr ? devices * made->scratch_bytes() : 0;
+  (made != nullptr && made->own_arena() ? kept : shared) += devices * plan.arena_bytes;
   if (!backend_->traits().shared_arenas) kept += std::exchange(shared, 0);
   int64_t variables = 0;
   for (const auto& [key, stored] : variables_) {
@@ -561,7 +563,7 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
   const plan::Plan& plan = step.run_plan();
   const Mesh& mesh = plan.partitioned.mesh;
   const std::vector<int64_t> ranks = LocalRanks(mesh);
-  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size(), /*scratch=*/0));
+  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size()));
   if (static_cast<int64_t>(ranks.size()) == mesh.size()) {
     if (options_.local_communicator && mesh.size() > 1) {
       MT_ASSIGN_OR_RETURN(step.communicator_, options_.local_communicator(mesh, communicator_hash));
@@ -573,7 +575,7 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
                               ": it spans processes, and this session is joined to none");
   }
   MT_ASSIGN_OR_RETURN(step.executable_, backend_->Compile(plan, ranks, step.communicator_.get()));
-  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size(), step.executable_->scratch_bytes()));
+  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size()));
 
   const sharding::Partitioned& asked = step.plan_.partitioned;
   step.devices_.resize(ranks.size());

@@ -215,9 +215,9 @@ class Session {
   // The variables behind the program's states, which must lie on `mesh`.
   Result<std::vector<Stored*>> StatesOf(const program::Program& program, const Mesh& mesh,
                                         std::span<const program::Variable> variables);
-  // Errors: kFailedPrecondition where the step does not fit beside what the session holds.
-  // Counts the step, anew if it was before. `scratch`: of its kernels, on each device.
-  Status CountMemory(LoadedStep& step, size_t places, int64_t scratch);
+  // Counts the step, anew if it was before: what its plan says, and once it is compiled what that
+  // added. Errors: kFailedPrecondition where it does not fit beside what the session holds.
+  Status CountMemory(LoadedStep& step, size_t places);
   // Compiles a step that is planned, and gives it its buffers.
   Status Finish(LoadedStep& step, std::span<Stored* const> states, uint64_t communicator_hash);
   Result<Tensor> Gather(const DTensor& value);

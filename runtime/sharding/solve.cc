@@ -16,7 +16,6 @@ using program::DimFactors;
 using program::FactorTable;
 using program::Linearity;
 using program::Op;
-using program::OpDef;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // What an axis may do in an op, besides splitting factor f >= 0.

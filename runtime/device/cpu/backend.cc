@@ -143,6 +143,7 @@ class CpuExecutable final : public Executable {
   }
   Duration waited() const override { return waited_; }
   int64_t scratch_bytes() const override { return sizes_.scratch; }
+  bool own_arena() const override { return own_arena_; }
 
  private:
   // body, its time counted as that of waiting for other processes.
@@ -246,7 +247,7 @@ class CpuExecutable final : public Executable {
       shared = communicator_->BucketMemory(plan.arena_bytes).data();
     }
     if (shared != nullptr) sizes_.arena = 0;
-    own_arena_ = shared == nullptr;
+    own_arena_ = shared != nullptr;
     // Said now, where there is no memory.
     MT_RETURN_IF_ERROR(workspaces_->Take(ranks.size(), sizes_).status());
     for (size_t d = 0; d < ranks.size(); ++d) {
@@ -289,7 +290,7 @@ class CpuExecutable final : public Executable {
 
   // Where the step that comes has its arena and scratch on device d.
   void WorkIn(const Workspaces::Device& workspace, size_t d) {
-    if (own_arena_) places_.MoveArena(d, workspace.arena.data());
+    if (!own_arena_) places_.MoveArena(d, workspace.arena.data());
     std::byte* scratch = workspace.scratch.data();
     if (frames_[d].scratch == scratch) return;
     frames_[d].scratch = scratch;
@@ -351,7 +352,7 @@ class CpuExecutable final : public Executable {
   std::vector<Memory> unread_;  // per device, as all that follows
   std::vector<Frame> frames_;
   Workspaces::Sizes sizes_;
-  bool own_arena_ = true;
+  bool own_arena_ = false;
   int guard_step_ = -1;
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
   Guard guard_;

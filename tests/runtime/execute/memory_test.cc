@@ -2,6 +2,9 @@
 // null backend over the training step of the main job.
 #include <gtest/gtest.h>
 
+#include <list>
+
+#include "runtime/collective/communicator.h"
 #include "runtime/device/discrete/discrete_backend.h"
 #include "runtime/device/null/null_backend.h"
 #include "runtime/execute/loaded_step.h"
@@ -131,6 +134,86 @@ TEST_P(MemoryTest, AStepThatIsGoneCountsNoMore) {
     const auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
     EXPECT_TRUE(step.ok()) << step.status().ToString();
   }
+}
+
+// A process of a job of two whose memory the other sees. Steps are loaded with it, not run.
+class SeenMemory final : public collective::Communicator {
+  using GroupCall = collective::GroupCall;
+  using Participants = std::span<const collective::Participant>;
+
+ public:
+  SeenMemory(const Mesh& mesh, bool seen) : mesh_(mesh), seen_(seen) {}
+  const Mesh& mesh() const override { return mesh_; }
+  bool remote() const override { return true; }
+  std::span<std::byte> BucketMemory(int64_t bytes) override {
+    if (!seen_) return {};
+    return buckets_.emplace_back(static_cast<size_t>(bytes));
+  }
+  Status AllReduce(const GroupCall&, mesh::Reduction, int64_t, Participants) override {
+    return Unimplemented("all_reduce");
+  }
+  Status AllGather(const GroupCall&, int64_t, Participants) override {
+    return Unimplemented("all_gather");
+  }
+  Status ReduceScatter(const GroupCall&, mesh::Reduction, int64_t, Participants) override {
+    return Unimplemented("reduce_scatter");
+  }
+  Status AllToAll(const GroupCall&, int64_t, Participants) override {
+    return Unimplemented("all_to_all");
+  }
+  Status Broadcast(const GroupCall&, int64_t, int64_t, Participants) override {
+    return Unimplemented("broadcast");
+  }
+  Status Permute(const GroupCall&, std::span<const int64_t>, int64_t, Participants) override {
+    return Unimplemented("permute");
+  }
+  int64_t BytesSent(int64_t) const override { return 0; }
+
+ private:
+  const Mesh mesh_;
+  const bool seen_;
+  std::list<std::vector<std::byte>> buckets_;
+};
+
+// Where the other processes of a host see a step's arena, each step has its own, and each counts.
+TEST(MemoryOfProcessesTest, AnArenaThatOthersSeeIsNotShared) {
+  const Mesh mesh = *(*Mesh::Parse("batch=2")).OverProcesses(2);
+  const program::Program program = [] {
+    program::Builder b("far");
+    b.Output("y", program::Tanh(program::MatMul(b.Input("x", {mesh::DType::kF32, {64, 32}}),
+                                                b.Input("w", {mesh::DType::kF32, {32, 512}}))));
+    return *b.Build();
+  }();
+  // The least limit under which two of it can be there.
+  int64_t arena = 0;
+  const auto least = [&](bool seen) {
+    const auto load = [&](int64_t memory) -> Status {
+      SessionOptions options{.threads = 1, .memory = memory};
+      options.communicator = [&](const Mesh& m,
+                                 uint64_t) -> Result<std::unique_ptr<collective::Communicator>> {
+        return std::unique_ptr<collective::Communicator>(new SeenMemory(m, seen));
+      };
+      MT_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
+      sharding::Given given;
+      given.inputs.insert_or_assign("x", *Layout::BatchSharded(mesh, "batch", 2));
+      MT_ASSIGN_OR_RETURN(const auto one,
+                          session->Load(program, mesh, {}, {.inputs = given.inputs}));
+      MT_ASSIGN_OR_RETURN(const auto two,
+                          session->Load(program, mesh, {}, {.inputs = given.inputs}));
+      arena = one->run_plan().arena_bytes;
+      return OkStatus();
+    };
+    int64_t refused = 0, fits = int64_t{1} << 24;
+    EXPECT_TRUE(load(fits).ok()) << load(fits).ToString();
+    while (refused + 1 < fits) {
+      const int64_t middle = (refused + fits) / 2;
+      (load(middle).ok() ? fits : refused) = middle;
+    }
+    return fits;
+  };
+  const int64_t apart = least(false), seen = least(true);
+  ASSERT_GT(arena, 0);
+  EXPECT_EQ(seen - apart, arena);
 }
 
 // Steps on CPUs leave arena and scratch to each other: a smaller one beside a larger one takes but
