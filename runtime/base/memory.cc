@@ -1,5 +1,6 @@
 #include "runtime/base/memory.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -86,6 +87,12 @@ std::optional<int64_t> ResidentBytes() {
   const auto pages = fields.size() > 1 ? ParseInt(fields[1]) : std::nullopt;
   if (!pages) return std::nullopt;
   return *pages * sysconf(_SC_PAGESIZE);
+}
+
+void ReturnFreedMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace meshtrain

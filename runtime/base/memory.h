@@ -27,4 +27,8 @@ MemoryLimit UsableMemory(const MemorySources& sources = {});
 // thread.
 std::optional<int64_t> ResidentBytes();
 
+// Gives what was freed back to the system; the allocator keeps it else, for the next time. For
+// after something large that does not come again. Takes milliseconds. Any thread.
+void ReturnFreedMemory();
+
 }  // namespace meshtrain

@@ -11,6 +11,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/base/memory.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/data/cursor.h"
@@ -61,6 +62,8 @@ class Training {
       resumed_from_ = resumed ? resumed->path : "";
       if (resumed) TellResumed(start);
       MT_RETURN_IF_ERROR(Report(start));
+      // What tracing, planning and reading a checkpoint took is not needed again.
+      ReturnFreedMemory();
       const Result<train::FitResult> result = Fit(start, stop);
       AskForText(result, stop);
       const JobStages::Ending ending = stages_->End(result, stop);

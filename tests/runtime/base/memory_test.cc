@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "runtime/base/file.h"
 #include "tests/support/temp_folder.h"
@@ -64,6 +67,27 @@ TEST_F(MemoryTest, WhereNothingCanBeReadThereIsNoLimit) {
 }
 
 TEST(UsableMemoryTest, ThisMachineHasSome) { EXPECT_GT(UsableMemory().bytes, int64_t{1} << 26); }
+
+// Small blocks, of which a few between them are still in use: the allocator keeps all of it.
+TEST(FreedMemoryTest, WhatWasFreedIsTheSystemsAgain) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep what was freed";
+#endif
+  constexpr int64_t kBytes = int64_t{64} << 20, kBlock = 4096;
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (int64_t i = 0; i < kBytes / kBlock; ++i) {
+    blocks.push_back(std::make_unique<char[]>(kBlock));
+    std::memset(blocks.back().get(), 1, kBlock);
+  }
+  const int64_t full = ResidentBytes().value_or(0);
+  if (full == 0) GTEST_SKIP() << "the system does not say what a process has";
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 64 != 63) blocks[i].reset();
+  }
+  ReturnFreedMemory();
+  EXPECT_LT(ResidentBytes().value_or(full), full - kBytes / 2);
+  EXPECT_EQ(blocks.back()[kBlock - 1], 1);
+}
 
 }  // namespace
 }  // namespace meshtrain
