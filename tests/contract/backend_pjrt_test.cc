@@ -159,6 +159,49 @@ TEST_F(PjrtTest, ACopyOfAStateIsItsValueOfThen) {
   EXPECT_EQ(value(*state), 3);
 }
 
+// Of many, a product says first whether there is anything to count.
+TEST_F(PjrtTest, WhatIsBeyondALimitIsCountedAmongMany) {
+  const auto backend = Pjrt();
+  for (const mesh::DType dtype : {mesh::DType::kF32, mesh::DType::kF64}) {
+    const double largest = mesh::LargestFinite(dtype), limit = largest / 16;
+    const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+    const double beyond = limit * 1.001, within = limit * 0.999;
+    program::Builder b("many");
+    program::Builder::Scope scope(b);
+    b.Output("count", program::CountBeyond(b.Input("x", {dtype, {50, 64}}), limit));
+    const plan::Plan plan = PlanOf(*b.Build(), "", {});
+    // What lies in the first places, ones in all others.
+    const std::vector<std::pair<std::vector<double>, int>> cases = {
+        {{}, 0},
+        {{limit, -limit}, 0},
+        {{beyond}, 1},
+        {{-beyond, within, within, within, within}, 1},
+        {{within, within, within, within, within, within, within, within, within}, 0},
+        {{-within, -within, -within, -within, beyond}, 1},
+        {{inf, -inf}, 2},
+        {{-largest, -largest, largest, nan, 1, inf}, 5},
+        {std::vector<double>(3200, -inf), 3200},
+    };
+    for (size_t i = 0; i < cases.size(); ++i) {
+      // Side by side, down a column, spread.
+      for (const size_t stride : {1, 64, 319}) {
+        if (cases[i].first.size() * stride > 3200) continue;
+        meshtrain::testing::StepInput input;
+        meshtrain::testing::Array x({dtype, {50, 64}});
+        std::fill(x.at.begin(), x.at.end(), 1.0);
+        for (size_t k = 0; k < cases[i].first.size(); ++k) {
+          x.at[k * stride] = cases[i].first[k];
+        }
+        input.inputs.emplace("x", x);
+        const auto got = RunPlan(*backend, plan, input);
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        EXPECT_EQ(got->outputs.at("count").at[0], cases[i].second)
+            << "case " << i << ", stride " << stride;
+      }
+    }
+  }
+}
+
 // Counted in words of 64 bits, the numbers of a tensor of more than 2^31 elements. Its end alone is
 // computed: the compiler makes no more of it than is asked for.
 TEST_F(PjrtTest, RandomNumbersBeyondPlacesOf32BitsAreTheirPlaces) {

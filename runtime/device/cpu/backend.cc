@@ -24,7 +24,6 @@ namespace meshtrain::device {
 namespace cpu {
 namespace {
 
-using mesh::DType;
 using plan::Plan;
 using plan::Slot;
 using plan::StepKind;

@@ -248,7 +248,8 @@ class PjrtBackend final : public Backend {
     MT_ASSIGN_OR_RETURN(std::vector<int> devices,
                         DevicesOf(name(), plan, local_ranks, traits_.devices));
     const Duration begin = SystemClock().Monotonic();
-    MT_ASSIGN_OR_RETURN(Lowered lowered, pjrt::Lower(plan));
+    MT_ASSIGN_OR_RETURN(Lowered lowered,
+                        pjrt::Lower(plan, /*for_cpus=*/client_->platform() == "cpu"));
     const Duration lowered_at = SystemClock().Monotonic();
     bool cached = false;
     MT_ASSIGN_OR_RETURN(const auto executable, Compiled(lowered.text, devices, &cached));

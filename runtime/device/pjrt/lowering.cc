@@ -1,6 +1,8 @@
 #include "runtime/device/pjrt/lowering.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -21,10 +23,7 @@ Node AllFinite(Lowering& l, int output) {
   const Node a = l.Of(p.local.outputs[output].value);
   const Layout& layout = p.output_layouts[output];
   const Dims& global = p.output_types[output].dims;
-  const Node is_finite{"", "i1", a.dims};
-  Node good =
-      m.Line("stablehlo.is_finite " + a.name + " : (" + a.type() + ") -> " + is_finite.type(), "i1",
-             a.dims);
+  Node good = m.IsFinite(a);
   std::vector<int64_t> all;
   for (int d = 0; d < a.rank(); ++d) {
     all.push_back(d);
@@ -68,6 +67,53 @@ Node Code(Lowering& l, int64_t fine, std::vector<std::string>& guards) {
   }
   return code;
 }
+
+// What the states are after the step: their next values, or where a guard found something the old.
+class NextStates {
+ public:
+  explicit NextStates(Lowering& l) : l_(l) {
+    for (const program::State& s : l.plan().local().states) {
+      if (s.exit != s.entry && !exits_.try_emplace(s.exit, &s).second) exits_[s.exit] = nullptr;
+    }
+  }
+
+  // Once, after the plan's guard step.
+  void Look(std::vector<std::string>& guards) {
+    constexpr int64_t kFine = 1 << 20;
+    Module& m = l_.m();
+    const Node code = Code(l_, kFine, guards);
+    good_ = m.Compare("EQ", code, m.Splat("i32", {}, kFine));
+    code_ = m.Select(good_, m.Splat("i32", {}, 0), code);
+  }
+  // 0, or the number of the guard that found something.
+  const Node& code() const { return code_; }
+
+  // After each op. On CPUs what reads a state's next value (a weight that of its moments) reads
+  // what the state is then, behind a barrier. Else XLA would compute it from the old value again,
+  // which so could not make room for the new one in its place before: it would be copied in each
+  // step.
+  void OpIsThere(const Op& op) {
+    if (!l_.for_cpus() || (l_.plan().guard_step >= 0 && good_.name.empty())) return;
+    for (const ValueId v : op.results) {
+      const auto exit = exits_.find(v);
+      if (exit == exits_.end() || exit->second == nullptr) continue;
+      l_.Set(v, l_.m().Barrier(Of(*exit->second)));
+      there_.insert(v);
+    }
+  }
+
+  Node Of(const program::State& s) {
+    const Node next = l_.Of(s.exit);
+    if (l_.plan().guard_step < 0 || there_.contains(s.exit)) return next;
+    return l_.m().Select(l_.m().Broadcast(good_, next.dims), next, l_.Of(s.entry));
+  }
+
+ private:
+  Lowering& l_;
+  std::map<ValueId, const program::State*> exits_;  // null: of several states
+  std::set<ValueId> there_;
+  Node good_, code_;
+};
 
 }  // namespace
 
@@ -149,9 +195,9 @@ Node Lowering::OffsetIn(const Layout& layout, int d, int64_t local_size) {
                         module_.Whole("i64", {}, static_cast<uint64_t>(local_size)));
 }
 
-Result<Lowered> Lower(const plan::Plan& plan) {
+Result<Lowered> Lower(const plan::Plan& plan, bool for_cpus) {
   const program::Program& local = plan.local();
-  Lowering l(plan);
+  Lowering l(plan, for_cpus);
   Lowered lowered;
   lowered.replicas = plan.partitioned.mesh.size();
   struct Argument {
@@ -168,50 +214,39 @@ Result<Lowered> Lower(const plan::Plan& plan) {
   for (const program::Port& p : local.inputs) argument(p.value);
   for (const program::State& s : local.states) argument(s.entry);
 
-  for (const plan::Step& step : plan.steps) {
-    if (step.kind == plan::StepKind::kCopy) continue;  // values, not places
+  NextStates next(l);
+  for (size_t at = 0; at < plan.steps.size(); ++at) {
+    const plan::Step& step = plan.steps[at];
     if (step.kind == plan::StepKind::kCollective && local.ops[step.ops[0]].kind == "all_reduce") {
       std::vector<const Op*> bucket;
       for (const int i : step.ops) bucket.push_back(&local.ops[i]);
       LowerAllReduces(l, bucket);
-      continue;
-    }
-    for (const int i : step.ops) {
-      const Op& op = local.ops[i];
-      const auto row = AllRows().find(op.kind);
-      if (row == AllRows().end()) {
-        return Unimplemented("pjrt: no StableHLO for op `" + op.kind + "`" +
-                             (op.path.empty() ? "" : " of " + op.path))
-            .At(op.where.ToString());
+    } else if (step.kind != plan::StepKind::kCopy) {  // values, not places
+      for (const int i : step.ops) {
+        const Op& op = local.ops[i];
+        const auto row = AllRows().find(op.kind);
+        if (row == AllRows().end()) {
+          return Unimplemented("pjrt: no StableHLO for op `" + op.kind + "`" +
+                               (op.path.empty() ? "" : " of " + op.path))
+              .At(op.where.ToString());
+        }
+        row->second(l, op);
+        next.OpIsThere(op);
       }
-      row->second(l, op);
     }
+    if (static_cast<int>(at) == plan.guard_step) next.Look(lowered.guards);
   }
 
   std::vector<Node> results;
   for (const program::Port& p : local.outputs) results.push_back(l.Of(p.value));
-  Node good;
-  Node code;
-  if (plan.guard_step >= 0) {
-    constexpr int64_t kFine = 1 << 20;
-    Module& m = l.m();
-    code = Code(l, kFine, lowered.guards);
-    const Node fine = m.Splat("i32", {}, kFine);
-    good = m.Compare("EQ", code, fine);
-    code = m.Select(good, m.Splat("i32", {}, 0), code);
-  }
   for (size_t i = 0; i < local.states.size(); ++i) {
     const program::State& s = local.states[i];
     if (s.exit == s.entry) continue;
-    Node next = l.Of(s.exit);
-    if (plan.guard_step >= 0) {
-      next = l.m().Select(l.m().Broadcast(good, next.dims), next, l.Of(s.entry));
-    }
     arguments[local.inputs.size() + i].result = static_cast<int>(results.size());
-    results.push_back(next);
+    results.push_back(next.Of(s));
     lowered.changed.push_back(static_cast<int>(i));
   }
-  if (plan.guard_step >= 0) results.push_back(code);
+  if (plan.guard_step >= 0) results.push_back(next.code());
 
   std::string head =
       "module @step attributes {mhlo.num_replicas = " + std::to_string(lowered.replicas) +

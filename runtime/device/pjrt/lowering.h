@@ -21,10 +21,12 @@ namespace meshtrain::device::pjrt {
 // What an op's row reads and writes: the module, and for each value of the local program its node.
 class Lowering {
  public:
-  explicit Lowering(const plan::Plan& plan) : plan_(plan), nodes_(plan.local().values.size()) {}
+  Lowering(const plan::Plan& plan, bool for_cpus)
+      : plan_(plan), for_cpus_(for_cpus), nodes_(plan.local().values.size()) {}
 
   Module& m() { return module_; }
   const plan::Plan& plan() const { return plan_; }
+  bool for_cpus() const { return for_cpus_; }
   const mesh::Mesh& mesh() const { return plan_.partitioned.mesh; }
   const mesh::TensorType& type(program::ValueId v) const { return plan_.local().type(v); }
 
@@ -43,6 +45,7 @@ class Lowering {
 
  private:
   const plan::Plan& plan_;
+  const bool for_cpus_;
   Module module_;
   std::vector<Node> nodes_;
   std::map<program::ValueId, Node> barriers_;
@@ -57,7 +60,8 @@ struct Lowered {
   std::vector<std::string> guards;
 };
 
-// Errors: kUnimplemented naming an op without a row, with its source line.
-Result<Lowered> Lower(const plan::Plan& plan);
+// `for_cpus`: written so that XLA's code for CPUs is fast, which other targets do better by
+// themselves. Errors: kUnimplemented naming an op without a row, with its source line.
+Result<Lowered> Lower(const plan::Plan& plan, bool for_cpus = false);
 
 }  // namespace meshtrain::device::pjrt

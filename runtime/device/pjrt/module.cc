@@ -155,6 +155,12 @@ Node Module::Compare(std::string_view direction, const Node& a, const Node& b) {
               "i1", a.dims);
 }
 
+Node Module::IsFinite(const Node& a) {
+  const Node result{"", "i1", a.dims};
+  return Line("stablehlo.is_finite " + a.name + " : (" + a.type() + ") -> " + result.type(), "i1",
+              a.dims);
+}
+
 Node Module::Select(const Node& condition, const Node& a, const Node& b) {
   MT_CHECK(a.element == b.element && a.dims == b.dims && condition.dims == a.dims);
   return Line("stablehlo.select " + condition.name + ", " + a.name + ", " + b.name + " : " +
@@ -352,6 +358,24 @@ Node Module::Convolve(const Node& a, const Node& b, const Convolution& c, const 
                ") -> " + type.type(),
            type.element, result);
   return Convert(sums, a.element);
+}
+
+Node Module::If(const Node& condition, const std::function<Node(Module&)>& then,
+                const std::function<Node(Module&)>& otherwise) {
+  Node result{Fresh(), "", {}};
+  Raw(result.name + " = \"stablehlo.if\"(" + condition.name + ") ({");
+  const std::string outer = indent_;
+  for (const auto* branch : {&then, &otherwise}) {
+    if (branch == &otherwise) Raw("}, {");
+    indent_ = outer + "  ";
+    const Node last = (*branch)(*this);
+    Raw("stablehlo.return " + last.name + " : " + last.type());
+    indent_ = outer;
+    result.element = last.element;
+    result.dims = last.dims;
+  }
+  Raw("}) : (" + condition.type() + ") -> " + result.type());
+  return result;
 }
 
 std::vector<Node> Module::While(

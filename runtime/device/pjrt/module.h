@@ -46,6 +46,7 @@ class Module {
   Node Unary(std::string_view op, const Node& a);
   Node Binary(std::string_view op, const Node& a, const Node& b);
   Node Compare(std::string_view direction, const Node& a, const Node& b);  // "LT"; of i1
+  Node IsFinite(const Node& a);                                            // of i1
   Node Select(const Node& condition, const Node& a, const Node& b);
   Node Convert(const Node& a, const std::string& element);
   // `a`, of which nothing is known that is known of `a`.
@@ -103,6 +104,10 @@ class Module {
     bool of_filter = false;
   };
   Node Convolve(const Node& a, const Node& b, const Convolution& c, const Dims& result);
+  // What `then` gives where `condition` is true, else what `otherwise` does, which alone then runs;
+  // both may use any value.
+  Node If(const Node& condition, const std::function<Node(Module&)>& then,
+          const std::function<Node(Module&)>& otherwise);
   // Runs `body` while `condition` gives true; both get the loop's values, and use no others.
   std::vector<Node> While(
       const std::vector<Node>& initial,

@@ -76,6 +76,41 @@ TEST(PjrtLoweringTest, WhatIsComputedAgainStandsBehindBarriers) {
   EXPECT_EQ(lowered->text.find(kBarrier, at + 1), std::string::npos) << lowered->text;
 }
 
+// XLA's code for CPUs would compute a moment anew for its weight, from the old moment, and so have
+// to copy that.
+TEST(PjrtLoweringTest, OnCpusAWeightReadsTheMomentThatIsThere) {
+  program::Builder b("step");
+  const program::Builder::Scope scope(b);
+  const program::Variable w("w", {mesh::DType::kF32, {3}}), m("m", {mesh::DType::kF32, {3}});
+  const program::Value loss = program::ReduceSum(b.Read(w) * b.Read(w), {0});
+  const program::Value gradient = b.Gradient(loss, std::vector<program::Variable>{w})[0];
+  b.Output("loss", loss);
+  const program::Value moment = b.Read(m) * 0.9 + gradient;
+  program::Assign(m, moment);
+  program::Assign(w, b.Read(w) - moment);
+  for (const bool guarded : {true, false}) {
+    const plan::Plan plan =
+        *plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}),
+                        {.finite_outputs = guarded ? std::vector<std::string>{"loss"}
+                                                   : std::vector<std::string>{}});
+    ASSERT_EQ(plan.guard_step >= 0, guarded);
+    EXPECT_EQ(Lower(plan)->text.find("optimization_barrier"), std::string::npos);
+    const std::string text = Lower(plan, /*for_cpus=*/true)->text;
+    const size_t subtract = text.find("stablehlo.subtract ");
+    ASSERT_NE(subtract, std::string::npos) << text;
+    const size_t comma = text.find(", ", subtract) + 2;
+    const std::string read = text.substr(comma, text.find(' ', comma) - comma);
+    EXPECT_NE(text.find(read + " = stablehlo.optimization_barrier "), std::string::npos) << text;
+    // A choice of the guard for each state.
+    int choices = 0;
+    for (size_t at = text.find("stablehlo.select"); at != std::string::npos;
+         at = text.find("stablehlo.select", at + 1)) {
+      ++choices;
+    }
+    EXPECT_EQ(choices, guarded ? 4 : 0) << text;
+  }
+}
+
 // TPUs reduce numbers of 64 bits of several devices by sums alone.
 TEST(PjrtLoweringTest, TheLeastOfWideNumbersIsFoundWhereTheyAreGathered) {
   for (const auto& [dtype, gathered] : std::vector<std::pair<mesh::DType, bool>>{

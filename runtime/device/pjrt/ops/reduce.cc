@@ -65,21 +65,43 @@ void ArgMax(Lowering& l, const Op& op) {
   l.Set(op.results[0], m.Reduce("minimum", m.Select(chosen, at, none), {axis}, last));
 }
 
+// Element by element, into one number.
+Node CountEach(Module& m, const Node& a, double limit) {
+  const Node within = m.Compare("LE", m.Unary("abs", a), m.Like(a, limit));
+  std::vector<int64_t> all;
+  for (int64_t d = 0; d < a.rank(); ++d) all.push_back(d);
+  return m.Reduce("add", m.Convert(m.Unary("not", within), "f32"), all, m.Splat("f32", {}, 0));
+}
+
+// What guards a step looks at every gradient, and XLA's code for CPUs counts one number after
+// another. A product with a vector takes whole vectors. Its factor takes whatever is beyond the
+// limit to infinity; no sum comes back from there, so where all sums are finite the count is 0.
+// Else there is something to count, or numbers that are merely large: then each is looked at.
 void CountBeyond(Lowering& l, const Op& op) {
   Module& m = l.m();
   const Node a = l.In(op, 0);
+  const DType dtype = l.type(op.operands[0]).dtype;
+  const double largest = mesh::LargestFinite(dtype);
   double limit = op.attrs.Double("limit");
-  if (a.element == "f32") {
+  if (dtype == DType::kF32) {
     // The largest f32 that is not above it.
     auto near = static_cast<float>(limit);
     if (static_cast<double>(near) > limit) near = std::nextafter(near, 0.0f);
     limit = static_cast<double>(near);
   }
-  const Node within = m.Compare("LE", m.Unary("abs", a), m.Like(a, limit));
-  std::vector<int64_t> all;
-  for (int64_t d = 0; d < a.rank(); ++d) all.push_back(d);
-  const Node beyond = m.Convert(m.Unary("not", within), "f32");
-  l.Set(op.results[0], m.Reduce("add", beyond, all, m.Splat("f32", {}, 0)));
+  // Four times: what is added in the same breath takes off one at most.
+  const double factor = 4 * (largest / limit);
+  const int64_t columns = a.rank() < 2 ? 0 : a.dims.back();
+  const int64_t rows = columns == 0 ? 0 : l.type(op.operands[0]).num_elements() / columns;
+  const bool wide = dtype == DType::kF32 || dtype == DType::kF64;  // sums of halves are not halves
+  if (!l.for_cpus() || !wide || rows * columns < 1024 || limit < 8)
+    return l.Set(op.results[0], CountEach(m, a, limit));
+  const Node sums = m.Dot(m.Reshape(a, {rows, columns}), m.Splat(a.element, {columns, 1}, factor),
+                          /*batch=*/0, /*transpose_a=*/false, /*transpose_b=*/false);
+  const Node fine = m.Reduce("and", m.IsFinite(sums), {0, 1}, m.Splat("i1", {}, 1));
+  l.Set(op.results[0], m.If(
+                           fine, [](Module& inside) { return inside.Splat("f32", {}, 0); },
+                           [&](Module& inside) { return CountEach(inside, a, limit); }));
 }
 
 }  // namespace
