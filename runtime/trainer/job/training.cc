@@ -25,6 +25,24 @@
 namespace meshtrain::trainer {
 namespace {
 
+// What the first steps, the first validation and the first save took for once, tracing and planning
+// before them too, goes back to the system.
+class ReturnsMemory final : public train::Callback {
+ public:
+  Status OnStepEnd(const train::StepInfo&) override {
+    if (epochs_ < 2 && ++steps_ == 3) ReturnFreedMemory();
+    return OkStatus();
+  }
+  Status OnEpochEnd(const train::EpochInfo&, const train::Position&) override {
+    ++epochs_;
+    steps_ = 0;
+    return OkStatus();
+  }
+
+ private:
+  int steps_ = 0, epochs_ = 0;
+};
+
 class Training {
  public:
   Training(const JobConfig& config, manifest::Manifest manifest, MakeStages make)
@@ -62,8 +80,6 @@ class Training {
       resumed_from_ = resumed ? resumed->path : "";
       if (resumed) TellResumed(start);
       MT_RETURN_IF_ERROR(Report(start));
-      // What tracing, planning and reading a checkpoint took is not needed again.
-      ReturnFreedMemory();
       const Result<train::FitResult> result = Fit(start, stop);
       AskForText(result, stop);
       const JobStages::Ending ending = stages_->End(result, stop);
@@ -136,7 +152,7 @@ class Training {
     FitWork work{.own = &data_,
                  .here = job_.train.get(),
                  .options = recipe::LoopOptionsOf(train, start),
-                 .callbacks = {reporter_.get()},
+                 .callbacks = {reporter_.get(), &returns_memory_},
                  .saves = Saves{.times = recipe::SaveTimesOf(job_.manifest),
                                 .save =
                                     [this](const train::Position& position) {
@@ -258,6 +274,7 @@ class Training {
   std::unique_ptr<JobStages> stages_;
   std::string resumed_from_;  // the checkpoint's folder; "": none
   std::set<std::string, std::less<>> weights_;
+  ReturnsMemory returns_memory_;
   std::optional<train::EarlyStopping> early_;
   Result<std::optional<std::string>> written_ = std::optional<std::string>();
   std::unique_ptr<Reporter> reporter_;        // it asks the stages
