@@ -94,8 +94,9 @@ void CountBeyond(Lowering& l, const Op& op) {
   const int64_t columns = a.rank() < 2 ? 0 : a.dims.back();
   const int64_t rows = columns == 0 ? 0 : l.type(op.operands[0]).num_elements() / columns;
   const bool wide = dtype == DType::kF32 || dtype == DType::kF64;  // sums of halves are not halves
-  if (!l.for_cpus() || !wide || rows * columns < 1024 || limit < 8)
+  if (!l.for_cpus() || !wide || rows * columns < 1024 || limit < 8) {
     return l.Set(op.results[0], CountEach(m, a, limit));
+  }
   const Node sums = m.Dot(m.Reshape(a, {rows, columns}), m.Splat(a.element, {columns, 1}, factor),
                           /*batch=*/0, /*transpose_a=*/false, /*transpose_b=*/false);
   const Node fine = m.Reduce("and", m.IsFinite(sums), {0, 1}, m.Splat("i1", {}, 1));
