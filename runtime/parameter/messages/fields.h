@@ -61,6 +61,9 @@ struct WireField {
   Edit edit;  // of all else: a pointer to it
   Has has;    // of a oneof
 };
+// Said for clang 16, which does not find it for aggregates.
+template <typename Get, typename Set, typename Edit, typename Has>
+WireField(Get, Set, Edit, Has) -> WireField<Get, Set, Edit, Has>;
 #define MT_WIRE(field)                                                                             \
   ::meshtrain::parameter::internal::WireField {                                                    \
     [](const auto& w) -> decltype(auto) { return w.field(); },                                     \
