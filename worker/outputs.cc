@@ -14,7 +14,6 @@
 namespace meshtrain::worker {
 namespace {
 
-using mesh::DType;
 using mesh::Tensor;
 
 struct Writer {
