@@ -19,6 +19,7 @@ void PutOctal(char* field, size_t size, int64_t value) {
 std::string Header(const std::string& name, size_t bytes, int64_t time) {
   std::string header(kBlock, '\0');
   char* h = header.data();
+  // NOLINTNEXTLINE(bugprone-not-null-terminated-result): a field of tar's may be full
   std::memcpy(h, name.data(), name.size());
   PutOctal(h + 100, 8, 0644);
   PutOctal(h + 108, 8, 0);
@@ -27,6 +28,7 @@ std::string Header(const std::string& name, size_t bytes, int64_t time) {
   PutOctal(h + 136, 12, time);
   std::memset(h + 148, ' ', 8);
   h[156] = '0';
+  // NOLINTNEXTLINE(bugprone-not-null-terminated-result): a field of tar's may be full
   std::memcpy(h + 257,
               "ustar\0"
               "00",
