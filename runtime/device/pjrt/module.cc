@@ -360,20 +360,24 @@ Node Module::Convolve(const Node& a, const Node& b, const Convolution& c, const 
   return Convert(sums, a.element);
 }
 
+std::vector<Node> Module::Inside(const std::function<std::vector<Node>()>& body) {
+  const std::string outer = std::exchange(indent_, indent_ + "  ");
+  std::vector<Node> last = body();
+  Raw("stablehlo.return " + NamesOf(last) + " : " + TypesOf(last));
+  indent_ = outer;
+  return last;
+}
+
 Node Module::If(const Node& condition, const std::function<Node(Module&)>& then,
                 const std::function<Node(Module&)>& otherwise) {
   Node result{Fresh(), "", {}};
   Raw(result.name + " = \"stablehlo.if\"(" + condition.name + ") ({");
-  const std::string outer = indent_;
-  for (const auto* branch : {&then, &otherwise}) {
-    if (branch == &otherwise) Raw("}, {");
-    indent_ = outer + "  ";
-    const Node last = (*branch)(*this);
-    Raw("stablehlo.return " + last.name + " : " + last.type());
-    indent_ = outer;
-    result.element = last.element;
-    result.dims = last.dims;
-  }
+  const Node one = Inside([&] { return std::vector<Node>{then(*this)}; })[0];
+  Raw("}, {");
+  const Node other = Inside([&] { return std::vector<Node>{otherwise(*this)}; })[0];
+  MT_CHECK(one.element == other.element && one.dims == other.dims);
+  result.element = one.element;
+  result.dims = one.dims;
   Raw("}) : (" + condition.type() + ") -> " + result.type());
   return result;
 }
@@ -394,15 +398,9 @@ std::vector<Node> Module::While(
   Raw(result + (initial.size() == 1 ? "" : ":" + std::to_string(initial.size())) +
       " = stablehlo.while(" + heads + ") : " + TypesOf(initial));
   Raw("cond {");
-  const std::string outer = std::exchange(indent_, indent_ + "  ");
-  const Node go_on = condition(*this, inside);
-  Raw("stablehlo.return " + go_on.name + " : " + go_on.type());
-  indent_ = outer;
+  Inside([&] { return std::vector<Node>{condition(*this, inside)}; });
   Raw("} do {");
-  indent_ = outer + "  ";
-  const std::vector<Node> next = body(*this, inside);
-  Raw("stablehlo.return " + NamesOf(next) + " : " + TypesOf(next));
-  indent_ = outer;
+  Inside([&] { return body(*this, inside); });
   Raw("}");
   return results;
 }

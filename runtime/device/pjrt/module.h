@@ -131,6 +131,8 @@ class Module {
   const std::string& text() const { return text_; }
 
  private:
+  // What `body` writes, one step further in, and that its region returns what it gives.
+  std::vector<Node> Inside(const std::function<std::vector<Node>()>& body);
   std::string Fresh() { return "%" + std::to_string(next_++); }
   std::string Region(std::string_view op, const std::string& scalar);
 

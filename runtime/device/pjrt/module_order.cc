@@ -104,10 +104,7 @@ std::vector<Node> Module::Sort(
   Raw(result + (values.size() == 1 ? "" : ":" + std::to_string(values.size())) +
       " = \"stablehlo.sort\"(" + NamesOf(values) + ") ({");
   Raw("^bb0(" + heads + "):");
-  const std::string outer = std::exchange(indent_, indent_ + "  ");
-  const Node first = before(*this, inside[0], inside[1]);
-  Raw("stablehlo.return " + first.name + " : " + first.type());
-  indent_ = outer;
+  Inside([&] { return std::vector<Node>{before(*this, inside[0], inside[1])}; });
   const std::string types = TypesOf(values);
   Raw("}) {dimension = " + std::to_string(axis) + " : i64, is_stable = true} : (" + types +
       ") -> (" + types + ")");

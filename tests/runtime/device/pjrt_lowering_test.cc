@@ -12,6 +12,13 @@
 namespace meshtrain::device::pjrt {
 namespace {
 
+// How often `what` stands in the text.
+int Count(std::string_view text, std::string_view what) {
+  int found = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
 TEST(PjrtRowsTest, EveryOpHasItsRow) {
   for (const program::OpDef* def : program::Registry::Standard().All()) {
     EXPECT_TRUE(AllRows().contains(def->kind))
@@ -102,12 +109,7 @@ TEST(PjrtLoweringTest, OnCpusAWeightReadsTheMomentThatIsThere) {
     const std::string read = text.substr(comma, text.find(' ', comma) - comma);
     EXPECT_NE(text.find(read + " = stablehlo.optimization_barrier "), std::string::npos) << text;
     // A choice of the guard for each state.
-    int choices = 0;
-    for (size_t at = text.find("stablehlo.select"); at != std::string::npos;
-         at = text.find("stablehlo.select", at + 1)) {
-      ++choices;
-    }
-    EXPECT_EQ(choices, guarded ? 4 : 0) << text;
+    EXPECT_EQ(Count(text, "stablehlo.select"), guarded ? 4 : 0) << text;
   }
 }
 
@@ -125,15 +127,8 @@ TEST(PjrtLoweringTest, TheLeastOfWideNumbersIsFoundWhereTheyAreGathered) {
     given.inputs.insert_or_assign("x", *mesh::Layout::BatchSharded(mesh, "batch", 2));
     const plan::Plan plan = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh, given));
     const std::string text = Lower(plan)->text;
-    const auto count = [&text](std::string_view what) {
-      int found = 0;
-      for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
-        ++found;
-      }
-      return found;
-    };
-    EXPECT_EQ(count("\"stablehlo.all_reduce\""), gathered ? 1 : 2) << text;
-    EXPECT_EQ(count("\"stablehlo.all_gather\""), gathered ? 1 : 0) << text;
+    EXPECT_EQ(Count(text, "\"stablehlo.all_reduce\""), gathered ? 1 : 2) << text;
+    EXPECT_EQ(Count(text, "\"stablehlo.all_gather\""), gathered ? 1 : 0) << text;
   }
 }
 
