@@ -45,6 +45,9 @@ Value Tanh(const Operand& a);
 Value Sigmoid(const Operand& a);
 Value Relu(const Operand& a);
 Value Gelu(const Operand& a, bool approximate = false);
+// By its approximation, gelu(x) = x sigmoid(x (kGeluLinear + kGeluCubic x^2)).
+inline constexpr double kGeluLinear = 1.5957691216057308;  // 2 sqrt(2 / pi)
+inline constexpr double kGeluCubic = 0.044715 * kGeluLinear;
 Value Equal(const Operand& a, const Operand& b);
 Value NotEqual(const Operand& a, const Operand& b);
 Value Less(const Operand& a, const Operand& b);

@@ -50,8 +50,6 @@ enum class BlockOp : uint8_t {
   kTanh,
   kSigmoid,
   kRelu,
-  kGelu,
-  kGeluTanh,
   kCopy,
   kNot,
   kSelect,  // a: bool, d = a ? b : c

@@ -92,14 +92,14 @@ std::vector<Value> CastGradient(Builder& b, const Op& op, Span operands, Span, S
 // gelu(x) = x P(x), P the normal distribution or its tanh approximation
 //   P(x) = (1 + tanh(c (x + 0.044715 x^3))) / 2, c = sqrt(2 / pi)     (Hendrycks and Gimpel,
 //       arXiv:1606.08415)
+//        = sigmoid(x (kGeluLinear + kGeluCubic x^2))
 std::vector<Value> GeluGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
   const Value x = operands[0];
   if (op.attrs.Bool("approximate")) {
-    const double c = std::sqrt(2.0 / std::numbers::pi);
     const Value square = Square(x);
-    const Value t = Tanh(c * (x + 0.044715 * (x * square)));
-    const Value slope = c * (1.0 + (3 * 0.044715) * square);
-    return {cotangents[0] * (0.5 * (1.0 + t) + 0.5 * (x * ((1.0 - Square(t)) * slope)))};
+    const Value p = Sigmoid(x * (kGeluLinear + kGeluCubic * square));
+    const Value slope = kGeluLinear + (3 * kGeluCubic) * square;
+    return {cotangents[0] * (p + x * (p * (1.0 - p) * slope))};
   }
   const Value p = 0.5 * (1.0 + Erf(x * (1.0 / std::numbers::sqrt2)));
   const Value density = Exp(-0.5 * Square(x)) * (1.0 / std::sqrt(2.0 * std::numbers::pi));

@@ -1,8 +1,11 @@
 #include "runtime/device/cpu/fused/chain.h"
 
+#include <cstring>
 #include <functional>
+#include <numbers>
 
 #include "runtime/base/check.h"
+#include "runtime/program/ops.h"
 
 namespace meshtrain::device::cpu {
 namespace fused {
@@ -52,7 +55,7 @@ const std::map<std::string, Kind, std::less<>>& Kinds() {
       {"tanh", {BlockOp::kTanh, 1}},
       {"sigmoid", {BlockOp::kSigmoid, 1}},
       {"relu", {BlockOp::kRelu, 1}},
-      {"gelu", {BlockOp::kGelu, 1}},
+      {"gelu", {BlockOp::kCopy, 1}},
       {"stop_gradient", {BlockOp::kCopy, 1}},
       {"cast", {BlockOp::kCopy, 1}},
       {"select", {BlockOp::kSelect, 3}},
@@ -62,6 +65,22 @@ const std::map<std::string, Kind, std::less<>>& Kinds() {
 }
 
 }  // namespace
+
+bool Source::operator==(const Source& other) const {
+  if (kind != other.kind || dtype != other.dtype) return false;
+  switch (kind) {
+    case kNode:
+    case kPrologue:
+      return node == other.node;
+    case kFull:
+    case kElement:
+    case kBroadcast:
+      return value == other.value;
+    case kConstant:
+      return std::memcmp(constant.bytes, other.constant.bytes, sizeof constant.bytes) == 0;
+  }
+  return false;
+}
 
 Chain::Chain(const Making& making, std::span<const int> ops)
     : making_(making), local_(making.local()) {
@@ -93,12 +112,47 @@ void Chain::Add(const Op& op) {
     Finish(op, Append(BlockOp::kAdd, t, in));
     return;
   }
+  if (op.kind == "gelu") return AddGelu(op, in[0]);
   const bool cast = op.kind == "cast" && in[0].dtype != result.dtype;
-  BlockOp block = kind.op;
-  if (block == BlockOp::kGelu && op.attrs.Bool("approximate")) block = BlockOp::kGeluTanh;
-  const Source made = Append(block, result.dtype, std::move(in));
+  const ValueId v = op.results[0];
+  if (!cast && making_.plan.slots[v].kind == plan::SlotKind::kNone) {
+    made_[v] = Once(kind.op, result.dtype, std::move(in)).node;
+    return;
+  }
+  const Source made = Append(kind.op, result.dtype, std::move(in));
   nodes_[made.node].cast = cast;
   Finish(op, made);
+}
+
+void Chain::AddGelu(const Op& op, const Source& x) {
+  // x times a curve, in the nodes that gelu's gradient is made of (GeluGradient in
+  // program/ops/elementwise.cc): where both are in one chain, the curve is computed once.
+  const DType t = x.dtype;
+  const auto number = [&](double v) {
+    return Source{.kind = Source::kConstant, .constant = ElementOf(t, v), .dtype = t};
+  };
+  Source curve;
+  if (op.attrs.Bool("approximate")) {
+    const Source square = Once(BlockOp::kSquare, t, {x});
+    const Source cubic = Once(BlockOp::kMul, t, {number(program::kGeluCubic), square});
+    const Source slope = Once(BlockOp::kAdd, t, {number(program::kGeluLinear), cubic});
+    curve = Once(BlockOp::kSigmoid, t, {Once(BlockOp::kMul, t, {x, slope})});
+  } else {
+    const Source scaled = Once(BlockOp::kMul, t, {x, number(1.0 / std::numbers::sqrt2)});
+    const Source sum = Once(BlockOp::kAdd, t, {number(1), Once(BlockOp::kErf, t, {scaled})});
+    curve = Once(BlockOp::kMul, t, {number(0.5), sum});
+  }
+  Finish(op, Append(BlockOp::kMul, t, {x, curve}));
+}
+
+Source Chain::Once(BlockOp op, DType dtype, std::vector<Source> in) {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& n = nodes_[i];
+    if (n.op == op && !n.cast && n.dtype == dtype && n.in == in) {
+      return {.kind = Source::kNode, .node = static_cast<int>(i), .dtype = dtype};
+    }
+  }
+  return Append(op, dtype, std::move(in));
 }
 
 Source Chain::Append(BlockOp op, DType dtype, std::vector<Source> in) {

@@ -28,6 +28,8 @@ struct Source {
   DType dtype = DType::kF32;
 
   bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
+  // Is it the same element, or the same tensor, by the same way?
+  bool operator==(const Source& other) const;
 };
 
 // An element computed before the blocks: op(a, b), of floating-point type.
@@ -58,7 +60,10 @@ class Chain {
 
  private:
   void Add(const Op& op);
+  void AddGelu(const Op& op, const Source& x);
   Source Append(BlockOp op, DType dtype, std::vector<Source> in);
+  // Append, or the node that computes the same already.
+  Source Once(BlockOp op, DType dtype, std::vector<Source> in);
   void Finish(const Op& op, const Source& made);
   Source SourceOf(ValueId v) const;
   // The node that `s` reads, when nothing else needs it.

@@ -137,9 +137,6 @@ MT_FUNCTION1(ErfOf, T, Erf(a))
 MT_FUNCTION1(TanhOf, T, Tanh(a))
 MT_FUNCTION1(Sigmoid, T, Logistic(a))
 MT_FUNCTION1(Relu, T, (a <= T(0) ? T(0) : a))  // keeps NaN
-MT_FUNCTION1(Gelu, T, T(0.5) * a * (T(1) + Erf(a * T(0.70710678118654752))))
-MT_FUNCTION1(GeluTanh, T,
-             T(0.5) * a * (T(1) + Tanh(T(0.79788456080286536) * (a + T(0.044715) * (a * a * a)))))
 MT_FUNCTION1(Not, bool, a == 0)
 MT_FUNCTION1(Same, T, a)
 #undef MT_FUNCTION1
@@ -293,10 +290,6 @@ BlockFn ForFloat(BlockOp op, ScalarMask s) {
       return Unary<Sigmoid, T, T>;
     case BlockOp::kRelu:
       return Unary<Relu, T, T>;
-    case BlockOp::kGelu:
-      return Unary<Gelu, T, T>;
-    case BlockOp::kGeluTanh:
-      return Unary<GeluTanh, T, T>;
     case BlockOp::kCopy:
       return Unary<Same, T, T>;
     default:

@@ -1,7 +1,8 @@
-// exp, log, tanh without branches, so that loops over them become vector code. f32: a few units in
-// the last place over the whole range, infinities, NaN and denormal results included
-// (tests/runtime/device/kernels_test.cc measures it); polynomials from Cephes (S. L. Moshier). f64
-// and what is rare go to the C library.
+// exp, log, tanh and erf without branches, so that loops over them become vector code. f32: a few
+// units in the last place over the whole range, infinities, NaN and denormal results included
+// (tests/runtime/device/kernels_test.cc measures it); polynomials of exp and log from Cephes (S. L.
+// Moshier), of erf fitted for the least greatest relative error. f64 and what is rare go to the C
+// library.
 #pragma once
 
 #include "runtime/device/cpu/kernels/parts.h"
@@ -13,11 +14,15 @@ inline To Bits(From from) {
   return __builtin_bit_cast(To, from);
 }
 
-inline float Exp(float x) {
-  // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2. Clamped where the result is 0 or infinite
-  // anyway.
-  x = x > 89.0f ? 89.0f : x;
-  x = x < -104.0f ? -104.0f : x;
+// e^x = 2^n (1 + q).
+struct ExpParts {
+  int32_t n;
+  float q;
+};
+
+// For |x| below 150. q keeps the relative precision of a small x.
+inline ExpParts PartsOfExp(float x) {
+  // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2.
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the rounded integer
   const float shifted = x * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;
@@ -29,13 +34,20 @@ inline float Exp(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  const float y = p * (r * r) + r + 1.0f;
+  return {Bits<int32_t>(shifted) - Bits<int32_t>(kRound), p * (r * r) + r};
+}
+
+// 2^n, n from -126 to 127.
+inline float PowerOf2(int32_t n) { return Bits<float>((n + 127) << 23); }
+
+inline float Exp(float x) {
+  // Clamped where the result is 0 or infinite anyway.
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  const ExpParts e = PartsOfExp(x);
   // 2^n in two factors, since n may be out of a float's exponents.
-  const int32_t whole = Bits<int32_t>(shifted) - Bits<int32_t>(kRound);
-  const int32_t half = whole >> 1;
-  const float scale1 = Bits<float>((half + 127) << 23);
-  const float scale2 = Bits<float>((whole - half + 127) << 23);
-  return y * scale1 * scale2;
+  const int32_t half = e.n >> 1;
+  return (e.q + 1.0f) * PowerOf2(half) * PowerOf2(e.n - half);
 }
 inline double Exp(double x) { return __builtin_exp(x); }
 
@@ -73,20 +85,40 @@ inline float Log(float x) {
 inline double Log(double x) { return __builtin_log(x); }
 
 inline float Tanh(float x) {
-  const float a = __builtin_fabsf(x);
-  const float big = 1.0f - 2.0f / (Exp(a + a) + 1.0f);
-  const float z = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z + -5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z + -3.33332819422e-1f;
-  const float small = p * z * x + x;
-  const float signed_big = x < 0.0f ? -big : big;
-  return a < 0.625f ? small : signed_big;
+  // (e^2a - 1) / (e^2a + 1), a = |x|; from 9.02 on it rounds to 1.
+  float a = __builtin_fabsf(x);
+  a = a > 9.02f ? 9.02f : a;
+  const ExpParts e = PartsOfExp(a + a);
+  const float scale = PowerOf2(e.n);
+  const float less_one = scale * e.q + (scale - 1.0f);
+  return __builtin_copysignf(less_one / (less_one + 2.0f), x);
 }
 inline double Tanh(double x) { return __builtin_tanh(x); }
 
+inline float Erf(float x) {
+  // x + x P(x^2) for small x, else 1 - e^-Q(|x|), Q near -log(erfc); from 4 on it rounds to 1.
+  float a = __builtin_fabsf(x);
+  a = a > 4.0f ? 4.0f : a;
+  float q = -1.9821974e-4f;
+  q = q * a + 3.065491e-3f;
+  q = q * a + -2.2315217e-2f;
+  q = q * a + 1.0411368e-1f;
+  q = q * a + 6.3697606e-1f;
+  q = q * a + 1.1277972f;
+  q = q * a + 1.6644657e-4f;
+  const ExpParts e = PartsOfExp(-q);
+  const float scale = PowerOf2(e.n);
+  const float big = (1.0f - scale) - scale * e.q;
+  const float z = a * a;
+  float p = -6.090374e-4f;
+  p = p * z + 5.011966e-3f;
+  p = p * z + -2.6778912e-2f;
+  p = p * z + 1.1282141e-1f;
+  p = p * z + -3.7612525e-1f;
+  p = p * z + 1.2837915e-1f;
+  const float small = p * a + a;
+  return __builtin_copysignf(a < 0.9f ? small : big, x);
+}
 // e^-|x| cannot overflow, and keeps the small results of large negative x.
 template <typename T>
 inline T Logistic(T x) {
@@ -102,7 +134,6 @@ inline float Cos(float x) { return __builtin_cosf(x); }
 inline double Cos(double x) { return __builtin_cos(x); }
 inline float Log1p(float x) { return __builtin_log1pf(x); }
 inline double Log1p(double x) { return __builtin_log1p(x); }
-inline float Erf(float x) { return __builtin_erff(x); }
 inline double Erf(double x) { return __builtin_erf(x); }
 inline float Pow(float x, float y) { return __builtin_powf(x, y); }
 inline double Pow(double x, double y) { return __builtin_pow(x, y); }
