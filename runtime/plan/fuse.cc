@@ -56,7 +56,8 @@ bool IsScalarConstant(const Program& local, const Op& op) {
 }
 
 bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
-  if (!def.elementwise || op.results.size() != 1) return false;
+  // To a chain a value that is stretched is an operand that is broadcast.
+  if (!(def.elementwise || op.kind == "broadcast_to") || op.results.size() != 1) return false;
   const Dims& domain = local.type(op.results[0]).dims;
   return std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
     return SpreadOf(local.type(v).dims, domain) != Spread::kOther;

@@ -157,17 +157,18 @@ void PlaceBuffers(Plan* plan, bool overlap) {
     }
   }
 
-  // An all-reduce whose operand nobody reads beside or after it leaves its result in the operand's
-  // place.
+  // An all-reduce, or a reshape, whose operand nobody reads beside or after it leaves its result in
+  // the operand's place.
   std::vector<ValueId> in_place_of(local.values.size(), -1);
   for (int s = 0; s < end; ++s) {
-    if (plan->steps[s].kind != StepKind::kCollective) continue;
+    if (plan->steps[s].kind == StepKind::kCopy) continue;
     for (const int i : plan->steps[s].ops) {
       const program::Op& op = local.ops[i];
+      if (op.kind != "all_reduce" && op.kind != "reshape") continue;
       const ValueId from = op.operands[0], to = op.results[0];
       const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
-      if (op.kind != "all_reduce" || last_step[from] != s || last_readers[from] != 1 ||
-          !free(from) || !free(to) || last_read[from] == end) {
+      if (last_step[from] != s || last_readers[from] != 1 || !free(from) || !free(to) ||
+          last_read[from] == end || (op.kind == "reshape" && beside[from] >= s)) {
         continue;
       }
       in_place_of[to] = from;

@@ -333,7 +333,7 @@ class Player {
   }
 
   // Whether the step may write one value to the place of another that it reads: a chain at the same
-  // index, an all-reduce on its own operand.
+  // index, an all-reduce or a reshape on its own operand.
   bool InPlace(const Step& step, ValueId read, ValueId written) const {
     if (plan_.slots[read].offset != plan_.slots[written].offset) return false;
     const auto& from = local_.type(read);
@@ -342,10 +342,11 @@ class Player {
       if (from == to) return true;
       return from.num_elements() == to.num_elements() && from.num_bytes() == to.num_bytes();
     }
-    if (step.kind != StepKind::kCollective) return false;
     const int producer = local_.values[written].op;
-    if (producer < 0 || local_.ops[producer].kind != "all_reduce") return false;
-    return local_.ops[producer].operands[0] == read && marks_[read].uses == 1;
+    if (producer < 0) return false;
+    const program::Op& op = local_.ops[producer];
+    if (op.kind != "all_reduce" && op.kind != "reshape") return false;
+    return op.operands[0] == read && marks_[read].uses == 1;
   }
 
   Status Copy(const Step& step) {

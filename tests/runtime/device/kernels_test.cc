@@ -45,8 +45,8 @@ double Ulps(float got, double want) {
 
 // Every float of a sweep over all exponents and both signs, and the special ones.
 std::vector<float> Sweep() {
-  std::vector<float> v = {0.0f,   -0.0f, kInf,   -kInf,   kNan,    1.0f,   -1.0f,  88.7f,
-                          88.73f, 89.0f, -87.4f, -103.9f, -104.5f, 0.625f, -0.625f};
+  std::vector<float> v = {0.0f,  -0.0f,  kInf,    -kInf,   kNan,   1.0f,    -1.0f, 88.7f, 88.73f,
+                          89.0f, -87.4f, -103.9f, -104.5f, 0.625f, -0.625f, 0.9f,  4.0f,  9.02f};
   for (uint64_t bits = 1; bits < 0x7F800000u; bits += 9973) {
     const auto b = static_cast<uint32_t>(bits);
     float x;

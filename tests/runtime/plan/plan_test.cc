@@ -141,6 +141,37 @@ TEST(PlanTest, TwoTowersThatReadEachOtherLoseNoStep) {
   EXPECT_EQ(CountSteps(plan, StepKind::kOp), 2);
 }
 
+// A reshape moves nothing where nobody reads its operand afterwards.
+TEST(PlanTest, AReshapeLeavesItsResultInTheOperandsPlace) {
+  const auto in_one_place = [](bool read_again) {
+    Builder b("reshape");
+    Builder::Scope scope(b);
+    const Value x = b.Input("x", {DType::kF32, {4, 4}});
+    const Value flat = MatMul(x, x), folded = Reshape(flat, {2, 2, 4});
+    b.Output("y", Softmax(folded));
+    if (read_again) b.Output("z", MatMul(MatMul(x, Softmax(x)), flat));
+    const Plan plan = PlanOf(b);
+    const Slot &from = plan.slots[flat.id()], &to = plan.slots[folded.id()];
+    EXPECT_EQ(from.kind, SlotKind::kArena);
+    EXPECT_EQ(to.kind, SlotKind::kArena);
+    return from.offset == to.offset;
+  };
+  EXPECT_TRUE(in_one_place(false));
+  EXPECT_FALSE(in_one_place(true));
+}
+
+TEST(PlanTest, AChainStretchesItsOperandsItself) {
+  Builder b("stretched");
+  Builder::Scope scope(b);
+  const Value x = b.Input("x", {DType::kF32, {4, 8}});
+  const Value stretched = BroadcastTo(ReduceSum(x, {1}, true), {4, 8});
+  b.Output("y", x * stretched);
+  const Plan plan = PlanOf(b);
+  EXPECT_EQ(CountSteps(plan, StepKind::kFused), 1);
+  EXPECT_EQ(CountSteps(plan, StepKind::kOp), 1) << "the sum";
+  EXPECT_EQ(plan.slots[stretched.id()].kind, SlotKind::kNone) << "it is written nowhere";
+}
+
 Value AllReduce(Builder& b, const Value& x) {
   return b.Append1("all_reduce", {x},
                    {{"axes", std::vector<int64_t>{0}},

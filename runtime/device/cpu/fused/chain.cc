@@ -57,6 +57,7 @@ const std::map<std::string, Kind, std::less<>>& Kinds() {
       {"relu", {BlockOp::kRelu, 1}},
       {"gelu", {BlockOp::kCopy, 1}},
       {"stop_gradient", {BlockOp::kCopy, 1}},
+      {"broadcast_to", {BlockOp::kCopy, 1}},
       {"cast", {BlockOp::kCopy, 1}},
       {"select", {BlockOp::kSelect, 3}},
       {"sigmoid_cross_entropy", {BlockOp::kCopy, 2}},

@@ -38,17 +38,6 @@ KernelPtr Transposed(const TensorType& from, const TensorType& to, const Op& op)
                  op.operands[0], op.results[0]);
 }
 
-KernelPtr Stretched(const TensorType& from, const TensorType& to, const Op& op) {
-  const Dims strides = mesh::Strides(from.dims);
-  Dims stretched(to.dims.size(), 0);
-  const size_t lead = to.dims.size() - from.dims.size();
-  for (size_t d = 0; d < from.dims.size(); ++d) {
-    stretched[lead + d] = from.dims[d] == 1 ? 0 : strides[d];
-  }
-  return Copying({to.dims, stretched, 0, mesh::Strides(to.dims), 0, DTypeBytes(to.dtype)},
-                 op.operands[0], op.results[0]);
-}
-
 KernelPtr Sliced(const TensorType& from, const TensorType& to, const Op& op) {
   const Dims strides = mesh::Strides(from.dims);
   return Copying({to.dims, strides, Dot(op.attrs.Ints("starts"), strides), mesh::Strides(to.dims),
@@ -130,7 +119,6 @@ KernelPtr MakeShapeKernel(const Making& making, const Op& op) {
   const TensorType& from = making.local().type(op.operands[0]);
   if (op.kind == "reshape") return SameElements(from, op);
   if (op.kind == "transpose") return Transposed(from, to, op);
-  if (op.kind == "broadcast_to") return Stretched(from, to, op);
   if (op.kind == "slice") return Sliced(from, to, op);
   if (op.kind == "reverse") return Reversed(to, op);
   if (op.kind == "pad") return Padded(from, to, op);
