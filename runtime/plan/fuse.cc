@@ -55,6 +55,32 @@ bool IsScalarConstant(const Program& local, const Op& op) {
   return op.kind == "constant" && local.type(op.results[0]).num_elements() == 1;
 }
 
+// Rows longer than this are folded by a step of their own: a chain takes whole rows at a time.
+constexpr int64_t kLongestRow = 2048;
+
+// How many elements each of `op`'s sums is of, if it folds the last dimensions of numbers, each row
+// of them to one; 0 if it does not, or rows of that length are no chain's.
+int64_t FoldedRow(const Program& local, const Op& op) {
+  if (op.kind != "reduce_sum" && op.kind != "reduce_max" && op.kind != "reduce_min") return 0;
+  const program::TensorType& type = local.type(op.operands[0]);
+  if (type.dtype != mesh::DType::kF32 && type.dtype != mesh::DType::kF64) return 0;
+  std::vector<bool> folded(type.dims.size(), false);
+  for (const int64_t axis : op.attrs.Ints("axes")) folded[axis] = true;
+  int64_t row = 1;
+  bool last = true;  // every dimension from here on is folded
+  for (size_t d = type.dims.size(); d-- > 0;) {
+    if (type.dims[d] == 1) continue;
+    if (folded[d] && !last) return 0;
+    last = folded[d];
+    if (last) row *= type.dims[d];
+  }
+  return row > 1 && row <= kLongestRow ? row : 0;
+}
+
+// What an op is to its chain: a value of the whole index space, a fold of its rows, or a value for
+// each row.
+enum class Role : uint8_t { kNone, kWhole, kFold, kRow };
+
 bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
   // To a chain a value that is stretched is an operand that is broadcast.
   if (!(def.elementwise || op.kind == "broadcast_to") || op.results.size() != 1) return false;
@@ -62,6 +88,75 @@ bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
   return std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
     return SpreadOf(local.type(v).dims, domain) != Spread::kOther;
   });
+}
+
+// A chain while it grows.
+struct Chained {
+  Dims whole;       // the index space
+  int64_t row = 0;  // elements of it that a fold of the chain makes one of; 0: nothing is folded
+
+  int64_t rows() const { return row == 0 ? 0 : mesh::NumElements(whole) / row; }
+  bool Fits(const Chained& other) const {
+    return whole == other.whole && (row == 0 || other.row == 0 || row == other.row);
+  }
+};
+
+// What `op` is in the chain that it begins or joins: `join(producer)` makes it one with the chain
+// of an operand's producer, if it may. The ops before it have their roles.
+template <typename Join>
+Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vector<Role>& role,
+            const StepGraph& graph, int64_t shortest_row, std::vector<Chained>* chains,
+            const Join& join) {
+  const int self = static_cast<int>(&op - local.ops.data());
+  const auto chain_of = [&](int o) -> Chained& { return (*chains)[graph.NodeOf(o)]; };
+  // The operands that a chain makes, and what they are to it.
+  const auto for_each_made = [&](const auto& visit) {
+    for (const ValueId v : op.operands) {
+      const int producer = local.values[v].op;
+      if (producer >= 0 && role[producer] != Role::kNone) visit(v, producer);
+    }
+  };
+  const auto of_a_row = [&](int o) { return role[o] == Role::kFold || role[o] == Role::kRow; };
+  const auto joins_fitting = [&](const auto& is_wanted) {
+    bool joined = false;
+    for_each_made([&](ValueId v, int producer) {
+      if (is_wanted(v, producer) && chain_of(self).Fits(chain_of(producer))) {
+        joined = join(producer) || joined;
+      }
+    });
+    return joined;
+  };
+  if (const int64_t row = FoldedRow(local, op); shortest_row > 0 && row >= shortest_row) {
+    chain_of(self) = {local.type(op.operands[0]).dims, row};
+    joins_fitting([&](ValueId, int producer) { return role[producer] == Role::kWhole; });
+    return Role::kFold;
+  }
+  const bool elementwise = CanFuse(local, op, def);
+  if (!elementwise && op.kind != "reshape") return Role::kNone;
+  const Dims& dims = local.type(op.results[0]).dims;
+  const bool each_with_each = std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
+    const Spread spread = SpreadOf(local.type(v).dims, dims);
+    return op.kind == "reshape" || spread == Spread::kFull || spread == Spread::kScalar;
+  });
+  if (each_with_each) {
+    bool joined = false;
+    for_each_made([&](ValueId, int producer) {
+      const Chained chain = chain_of(producer);
+      if (joined || !of_a_row(producer) || chain.rows() != mesh::NumElements(dims)) return;
+      chain_of(self) = chain;
+      joined = join(producer);
+    });
+    if (joined) {
+      joins_fitting([&](ValueId, int producer) { return of_a_row(producer); });
+      return Role::kRow;
+    }
+  }
+  if (!elementwise) return Role::kNone;
+  chain_of(self) = {dims, 0};
+  joins_fitting([&](ValueId v, int producer) {
+    return role[producer] == Role::kWhole || SpreadOf(local.type(v).dims, dims) == Spread::kColumn;
+  });
+  return Role::kWhole;
 }
 
 }  // namespace
@@ -86,6 +181,12 @@ Spread SpreadOf(const Dims& operand, const Dims& domain) {
   return Spread::kOther;
 }
 
+bool FoldsRows(const Program& local, const Step& step) {
+  return step.kind == StepKind::kFused && std::any_of(step.ops.begin(), step.ops.end(), [&](int i) {
+           return FoldedRow(local, local.ops[i]) > 0;
+         });
+}
+
 std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& guard_values,
                            const Options& options) {
   const auto& registry = program::Registry::Standard();
@@ -94,7 +195,8 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     if (local.values[v].op >= 0) guards.push_back(local.values[v].op);
   }
   StepGraph graph(local, OrderBeyondValues(local, guards, options.recorded_order));
-  std::vector<bool> fusable(local.ops.size(), false);
+  std::vector<Role> role(local.ops.size(), Role::kNone);
+  std::vector<Chained> chains(local.ops.size());  // per node of the graph
   std::vector<int64_t> parts;
   std::vector<bool> again;
   for (const Op& op : local.ops) {
@@ -136,24 +238,21 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     const auto index = static_cast<int>(i);
     const OpDef* def = registry.Find(op.kind);
     MT_CHECK(def != nullptr);
-    fusable[i] = options.fuse && CanFuse(local, op, *def);
-    if (fusable[i]) {
-      const Dims& domain = local.type(op.results[0]).dims;
-      const auto join = [&](int producer) {
-        if (producer < 0 || !fusable[producer]) return;
-        if (local.type(local.ops[producer].results[0]).dims != domain) return;
-        if (parts[index] != 0 && parts[producer] != parts[index]) return;
-        // Beside what it repeats it would be computed too soon, and kept.
-        if (again[index] && !again[producer]) return;
-        const int into = graph.NodeOf(producer);
-        const int from = graph.NodeOf(index);
-        if (into == from || graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) {
-          return;
-        }
-        graph.Merge(into, from);
-      };
-      for (const ValueId v : op.operands) join(local.values[v].op);
-    }
+    const auto join = [&](int producer) {
+      if (parts[index] != 0 && parts[producer] != parts[index]) return false;
+      // Beside what it repeats it would be computed too soon, and kept.
+      if (again[index] && !again[producer]) return false;
+      const int into = graph.NodeOf(producer);
+      const int from = graph.NodeOf(index);
+      if (into == from) return true;
+      if (graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) return false;
+      const int64_t row = std::max(chains[into].row, chains[from].row);
+      if (!graph.Merge(into, from)) return false;
+      chains[into].row = row;
+      return true;
+    };
+    if (options.fuse)
+      role[i] = Enlist(local, *def, op, role, graph, options.shortest_row, &chains, join);
     if (!options.recorded_order) bucket(index);
   }
 
@@ -168,7 +267,7 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
       if (producer < 0 || graph.NodeOf(producer) != graph.NodeOf(static_cast<int>(i))) {
         wanted[v] = true;
       }
-      if (!fusable[i]) read_by_op_step[v] = true;
+      if (role[i] == Role::kNone) read_by_op_step[v] = true;
     }
   }
   std::vector<bool> immediate(local.values.size(), false);
@@ -186,9 +285,12 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     step.ops = graph.Ops(node);
     const Op& first = local.ops[step.ops.front()];
     if (IsScalarConstant(local, first) && immediate[first.results[0]]) continue;
-    step.kind = fusable[step.ops.front()] ? StepKind::kFused
-                : Communicates(first)     ? StepKind::kCollective
-                                          : StepKind::kOp;
+    const Role as = role[step.ops.front()];
+    // A fold that found no other op is a step of its own, with its own loops.
+    const bool fused = as != Role::kNone && !(as == Role::kFold && step.ops.size() == 1);
+    step.kind = fused                 ? StepKind::kFused
+                : Communicates(first) ? StepKind::kCollective
+                                      : StepKind::kOp;
     std::set<ValueId> reads, made;
     for (const int i : step.ops) {
       for (const ValueId v : local.ops[i].operands) {

@@ -43,7 +43,8 @@ struct Slot {
 
 enum class StepKind : uint8_t {
   kOp,          // one op
-  kFused,       // a chain of element-wise ops over one index space, run block by block
+  kFused,       // a chain of element-wise ops over one index space, and of folds of its rows and
+                // what is made of them, run block by block
   kCollective,  // one op that Communicates, or several of one kind and group in one bucket
   kCopy,  // the bytes of `copy_from` to `copy_to`: outputs and states that nothing computes in
           // their place

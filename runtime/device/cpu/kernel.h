@@ -92,6 +92,8 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op);
 Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops);
 // True for the ops that MakeFusedKernel knows.
 bool IsElementwise(const program::Op& op);
+// ... or one that a chain may hold beside such ops: a fold of rows, a reshape of what it gives.
+bool IsFused(const program::Op& op);
 
 // The families; null when the op is not of the family.
 KernelPtr MakeLinearKernel(const Making& making, const program::Op& op);

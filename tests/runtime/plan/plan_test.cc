@@ -172,6 +172,20 @@ TEST(PlanTest, AChainStretchesItsOperandsItself) {
   EXPECT_EQ(plan.slots[stretched.id()].kind, SlotKind::kNone) << "it is written nowhere";
 }
 
+// Softmax's gradient, y * (g - sum(y * g)): one pass, and nothing in memory but the result.
+TEST(PlanTest, AChainFoldsItsRows) {
+  Builder b("rows");
+  Builder::Scope scope(b);
+  const program::TensorType type{DType::kF32, {4, 32}};
+  const Value y = b.Input("y", type), g = b.Input("g", type);
+  b.Output("dx", y * (g - ReduceSum(y * g, {1}, true)));
+  const Plan plan = PlanOf(b, {.shortest_row = 16});
+  EXPECT_EQ(CountSteps(plan, StepKind::kFused), 1);
+  EXPECT_EQ(plan.steps.size(), 1u);
+  EXPECT_EQ(plan.arena_bytes, 0);
+  EXPECT_EQ(PlanOf(b, {.shortest_row = 33}).steps.size(), 3u) << "rows are shorter";
+}
+
 Value AllReduce(Builder& b, const Value& x) {
   return b.Append1("all_reduce", {x},
                    {{"axes", std::vector<int64_t>{0}},
@@ -400,7 +414,10 @@ TEST(PlanTest, RandomProgramsKeepEveryInvariant) {
     for (int i = 0; i < 3; ++i) {
       b.Output("o" + std::to_string(i), values[pick(static_cast<int>(values.size()))]);
     }
-    Options options{.fuse = pick(4) != 0, .overlap = pick(2) == 0, .recorded_order = pick(3) == 0};
+    Options options{.fuse = pick(4) != 0,
+                    .shortest_row = pick(3),
+                    .overlap = pick(2) == 0,
+                    .recorded_order = pick(3) == 0};
     if (pick(2) == 0) options.finite_outputs = {"o0", "o2"};
     PlanOf(b, options, *mesh::Mesh::Parse("batch=2"));
     if (HasFailure()) return;

@@ -67,12 +67,19 @@ const std::map<std::string, Kind, std::less<>>& Kinds() {
 
 }  // namespace
 
+std::optional<Fold> FoldOf(const std::string& kind) {
+  if (kind == "reduce_sum") return Fold::kSum;
+  if (kind == "reduce_max") return Fold::kMax;
+  if (kind == "reduce_min") return Fold::kMin;
+  return std::nullopt;
+}
+
 bool Source::operator==(const Source& other) const {
   if (kind != other.kind || dtype != other.dtype) return false;
   switch (kind) {
     case kNode:
     case kPrologue:
-      return node == other.node;
+      return node == other.node && of_row == other.of_row;
     case kFull:
     case kElement:
     case kBroadcast:
@@ -86,6 +93,11 @@ bool Source::operator==(const Source& other) const {
 Chain::Chain(const Making& making, std::span<const int> ops)
     : making_(making), local_(making.local()) {
   domain_ = local_.type(local_.ops[ops.back()].results[0]).dims;
+  for (const int op : ops) {
+    if (!FoldOf(local_.ops[op].kind)) continue;
+    domain_ = local_.type(local_.ops[op].operands[0]).dims;
+    row_ = mesh::NumElements(domain_) / local_.type(local_.ops[op].results[0]).num_elements();
+  }
   for (const int op : ops) Add(local_.ops[op]);
   for (Node& n : nodes_) {
     for (const Source& s : n.in) {
@@ -96,11 +108,16 @@ Chain::Chain(const Making& making, std::span<const int> ops)
 }
 
 void Chain::Add(const Op& op) {
-  const Kind& kind = Kinds().find(op.kind)->second;
+  if (const std::optional<Fold> fold = FoldOf(op.kind)) return AddFold(op, *fold);
+  // A reshape, of what a fold gives.
+  const auto known = Kinds().find(op.kind);
+  const Kind kind = known == Kinds().end() ? Kind{BlockOp::kCopy, 1} : known->second;
   const TensorType& result = local_.type(op.results[0]);
-  MT_CHECK(mesh::NumElements(result.dims) == mesh::NumElements(domain_));
+  const int64_t elements = result.num_elements(), whole = mesh::NumElements(domain_);
+  in_row_ = row_ > 0 && elements != whole;
+  MT_CHECK(elements == whole || elements * row_ == whole);
   std::vector<Source> in;
-  for (const ValueId v : op.operands) in.push_back(SourceOf(v));
+  for (const ValueId v : op.operands) in.push_back(SourceOf(v, in_row_));
   if (op.kind == "sigmoid_cross_entropy") {
     // max(x, 0) - x z + log(1 + exp(-|x|))
     const DType t = result.dtype;
@@ -122,6 +139,14 @@ void Chain::Add(const Op& op) {
   }
   const Source made = Append(kind.op, result.dtype, std::move(in));
   nodes_[made.node].cast = cast;
+  Finish(op, made);
+}
+
+void Chain::AddFold(const Op& op, Fold fold) {
+  const Source whole = SourceOf(op.operands[0], false);
+  in_row_ = true;
+  const Source made = Append(BlockOp::kCopy, whole.dtype, {whole});
+  nodes_[made.node].fold = fold;
   Finish(op, made);
 }
 
@@ -149,7 +174,7 @@ void Chain::AddGelu(const Op& op, const Source& x) {
 Source Chain::Once(BlockOp op, DType dtype, std::vector<Source> in) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& n = nodes_[i];
-    if (n.op == op && !n.cast && n.dtype == dtype && n.in == in) {
+    if (n.op == op && !n.cast && !n.fold && n.row == in_row_ && n.dtype == dtype && n.in == in) {
       return {.kind = Source::kNode, .node = static_cast<int>(i), .dtype = dtype};
     }
   }
@@ -157,7 +182,7 @@ Source Chain::Once(BlockOp op, DType dtype, std::vector<Source> in) {
 }
 
 Source Chain::Append(BlockOp op, DType dtype, std::vector<Source> in) {
-  nodes_.push_back({.op = op, .in = std::move(in), .dtype = dtype});
+  nodes_.push_back({.op = op, .in = std::move(in), .dtype = dtype, .row = in_row_});
   return {.kind = Source::kNode, .node = static_cast<int>(nodes_.size()) - 1, .dtype = dtype};
 }
 
@@ -168,12 +193,13 @@ void Chain::Finish(const Op& op, const Source& made) {
   made_[v] = made.node;
 }
 
-Source Chain::SourceOf(ValueId v) const {
+Source Chain::SourceOf(ValueId v, bool for_row) const {
   const TensorType& type = local_.type(v);
   Source s{.value = v, .dtype = type.dtype};
   if (const auto it = made_.find(v); it != made_.end()) {
     s.kind = Source::kNode;
     s.node = it->second;
+    s.of_row = nodes_[s.node].row && !for_row;
     return s;
   }
   const int producer = local_.values[v].op;
@@ -182,7 +208,7 @@ Source Chain::SourceOf(ValueId v) const {
     s.kind = Source::kConstant;
     s.constant = ElementOf(
         type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
-  } else if (type.num_elements() == mesh::NumElements(domain_)) {
+  } else if (type.num_elements() * (for_row ? row_ : 1) == mesh::NumElements(domain_)) {
     s.kind = Source::kFull;  // a broadcast that stretches nothing moves nothing
   } else if (type.num_elements() == 1) {
     s.kind = Source::kElement;
@@ -193,7 +219,7 @@ Source Chain::SourceOf(ValueId v) const {
 }
 
 Node* Chain::Alone(const Source& s) {
-  if (s.kind != Source::kNode) return nullptr;
+  if (s.kind != Source::kNode || s.of_row) return nullptr;
   Node& n = nodes_[s.node];
   return n.uses == 1 && !n.stored && !n.cast && !n.dead ? &n : nullptr;
 }
@@ -254,7 +280,7 @@ void Chain::MergeScales(Node& n) {
 void Chain::MergeIntoMul(Node& n) {
   for (const int i : {0, 1}) {
     const Source other = n.in[1 - i];
-    if (n.in[i].kind != Source::kNode) continue;
+    if (n.in[i].kind != Source::kNode || n.in[i].of_row) continue;
     Node& from = nodes_[n.in[i].node];
     if (from.uses != 1 || from.stored || from.dead) continue;
     if (from.cast) {
@@ -303,6 +329,10 @@ void Chain::MergeIntoSum(Node& n) {
 }
 
 }  // namespace fused
+
+bool IsFused(const program::Op& op) {
+  return IsElementwise(op) || fused::FoldOf(op.kind) || op.kind == "reshape";
+}
 
 bool IsElementwise(const program::Op& op) { return fused::Kinds().contains(op.kind); }
 

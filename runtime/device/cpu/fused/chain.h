@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,9 +23,10 @@ using program::ValueId;
 
 struct Source {
   enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kPrologue, kBroadcast } kind = kNode;
-  int node = -1;       // kNode; kPrologue: its index
-  ValueId value = -1;  // kFull, kElement, kBroadcast
-  Element constant;    // kConstant
+  int node = -1;        // kNode; kPrologue: its index
+  ValueId value = -1;   // kFull, kElement, kBroadcast
+  Element constant;     // kConstant
+  bool of_row = false;  // kNode: an element for each row, wanted for each element of it
   DType dtype = DType::kF32;
 
   bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
@@ -46,6 +48,8 @@ struct Node {
   DType dtype = DType::kF32;  // of the result
   ValueId value = -1;         // what it computes, if the program has a name for it
   bool stored = false;        // must reach memory
+  bool row = false;           // an element for each row of the domain
+  std::optional<Fold> fold;   // of the rows of operand 0; op says nothing then
   int uses = 0;
   bool dead = false;  // merged into its user
 };
@@ -55,17 +59,22 @@ class Chain {
   Chain(const Making& making, std::span<const int> ops);
 
   const Dims& domain() const { return domain_; }
+  // Elements of the domain that stand for one element of a node of rows; 0 where there are none.
+  int64_t row() const { return row_; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Prologue>& prologue() const { return prologue_; }
 
  private:
   void Add(const Op& op);
   void AddGelu(const Op& op, const Source& x);
+  // Of rows while in_row_.
   Source Append(BlockOp op, DType dtype, std::vector<Source> in);
   // Append, or the node that computes the same already.
   Source Once(BlockOp op, DType dtype, std::vector<Source> in);
+  void AddFold(const Op& op, Fold fold);
   void Finish(const Op& op, const Source& made);
-  Source SourceOf(ValueId v) const;
+  // As an op wants it that gives an element for each row, or one for each element.
+  Source SourceOf(ValueId v, bool for_row) const;
   // The node that `s` reads, when nothing else needs it.
   Node* Alone(const Source& s);
   // Makes `n` compute `op` of `in`, instead of reading `gone`.
@@ -83,9 +92,11 @@ class Chain {
   const Making& making_;
   const Program& local_;
   Dims domain_;
+  int64_t row_ = 0;
   std::vector<Node> nodes_;
   std::vector<Prologue> prologue_;
   std::map<ValueId, int> made_;
+  bool in_row_ = false;
 };
 
 }  // namespace meshtrain::device::cpu::fused

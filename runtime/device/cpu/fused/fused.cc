@@ -6,12 +6,17 @@
 // element (constant or known at run time), or a tensor that is broadcast, which a load brings into
 // a register. What concerns single elements only is computed once per piece, before the blocks.
 //
+// A chain that folds rows works on blocks of whole rows. Some of its nodes then have one element
+// for each row: their registers hold so many, and where an op wants such a value for each element
+// of the row, an instruction spreads it over a register of its own.
+//
 // Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s
 // overflows, s being denormal, so does the result), and (x * s) * t is x * (s * t).
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/device/cpu/fused/chain.h"
@@ -32,7 +37,7 @@ using program::ValueId;
 constexpr int64_t kMaxBlock = 2048;  // elements
 constexpr int64_t kCacheBytes =
     28672;  // registers and operands of one block, in a first-level cache of 32 KiB
-constexpr int64_t kStackBytes = 128 * 1024;  // hard limit
+constexpr int64_t kStackBytes = 512 * 1024;  // hard limit
 constexpr int kMaxBases = 256;
 constexpr int kMaxPrologue = 64;
 
@@ -44,6 +49,7 @@ struct Base {
   ValueId value = -1;
   Element constant;
   int64_t stride = 0;
+  bool row = false;  // of a value that has an element for each row
 };
 
 struct Load {
@@ -59,6 +65,10 @@ struct Instruction {
   int load = -1;                   // index, or -1: fill d with the element a
   int64_t width = 4;               // of a fill
   bool once = false;               // in a piece's first block only: no other writes its register
+  bool row = false;                // of as many elements as the block has rows
+  bool spread = false;             // the element that `a` has for a row, to each of the row's
+  std::optional<Fold> fold;        // of a's rows
+  Type type = Type::kF32;          // of a fold
 };
 
 class FusedKernel final : public Kernel {
@@ -69,10 +79,12 @@ class FusedKernel final : public Kernel {
  private:
   friend class Emitter;
   void RunPiece(const Frame& frame, int64_t begin, int64_t end) const;
+  void RunRows(const Instruction& i, std::byte* d, const std::byte* a, int64_t n) const;
   void RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin, int64_t n) const;
 
   int64_t n_ = 0;
-  int64_t block_ = kMaxBlock;
+  int64_t block_ = kMaxBlock;    // whole rows, where rows are folded
+  int64_t row_ = 0;              // elements of a row that is folded; 0: none is
   int64_t registers_bytes_ = 0;  // for one block
   std::vector<Base> bases_;
   std::vector<Load> loads_;
@@ -110,9 +122,11 @@ class Emitter {
     }
     for (const auto& [reg, value] : late_) {
       const DType dtype = making_.local().type(value).dtype;
-      Instruction store{.fn = ActiveKernels().block(BlockOp::kCopy, static_cast<Type>(dtype), 0)};
+      const bool row = out_->bases_[reg].row;
+      Instruction store{.fn = ActiveKernels().block(BlockOp::kCopy, static_cast<Type>(dtype), 0),
+                        .row = row};
       store.a = reg;
-      store.d = ValueBase(value, DTypeBytes(dtype));
+      store.d = ValueBase(value, DTypeBytes(dtype), row);
       out_->code_.push_back(store);
     }
     if (out_->bases_.size() > kMaxBases) {
@@ -128,6 +142,7 @@ class Emitter {
  private:
   Status EmitNode(int index) {
     const Node& n = chain_.nodes()[index];
+    row_ = n.row && !n.fold;
     std::array<int, 3> at{};
     std::vector<int> temporary;
     const Type type = static_cast<Type>(n.cast ? n.dtype : n.in.back().dtype);
@@ -136,7 +151,7 @@ class Emitter {
       if (n.in[k].scalar()) mask |= 1u << k;
     }
     BlockFn fn = n.cast ? nullptr : ActiveKernels().block(n.op, type, mask);
-    const bool served = fn != nullptr;
+    const bool served = fn != nullptr && !n.fold;
     if (n.cast) {
       fn = ActiveKernels().cast(static_cast<Type>(n.in[0].dtype), type);
     } else if (!served) {
@@ -161,16 +176,25 @@ class Emitter {
     if (narrow) release();
     int d;
     if (n.stored && !ReadLater(index)) {
-      d = ValueBase(n.value, width);
+      d = ValueBase(n.value, width, n.row);
     } else {
       d = NewRegister();
+      out_->bases_[d].row = n.row;
       if (n.stored) late_.emplace_back(d, n.value);
     }
     if (!narrow) release();
     place_[index] = d;
     pinned_.resize(out_->bases_.size());
     if (n.stored) pinned_[d] = true;
-    out_->code_.push_back({.fn = fn, .d = d, .a = at[0], .b = at[1], .c = at[2]});
+    out_->code_.push_back({.fn = n.fold ? nullptr : fn,
+                           .d = d,
+                           .a = at[0],
+                           .b = at[1],
+                           .c = at[2],
+                           .width = width,
+                           .row = n.row && !n.fold,
+                           .fold = n.fold,
+                           .type = type});
     return OkStatus();
   }
 
@@ -194,10 +218,16 @@ class Emitter {
 
   int Operand(const Source& s, bool scalars_served, std::vector<int>* temporary) {
     switch (s.kind) {
-      case Source::kNode:
-        return place_[s.node];
+      case Source::kNode: {
+        if (!s.of_row) return place_[s.node];
+        const int d = NewRegister();
+        out_->code_.push_back(
+            {.d = d, .a = place_[s.node], .width = DTypeBytes(s.dtype), .spread = true});
+        temporary->push_back(d);
+        return d;
+      }
       case Source::kFull:
-        return ValueBase(s.value, DTypeBytes(s.dtype));
+        return ValueBase(s.value, DTypeBytes(s.dtype), row_);
       case Source::kElement:
       case Source::kConstant:
       case Source::kPrologue: {
@@ -218,7 +248,7 @@ class Emitter {
   }
 
   int ElementBase(const Source& s) {
-    if (s.kind == Source::kElement) return ValueBase(s.value, 0);
+    if (s.kind == Source::kElement) return ValueBase(s.value, 0, false);
     if (s.kind == Source::kPrologue) return PrologueBase(s.node);
     return NewBase({.kind = Base::kConstant, .constant = s.constant});
   }
@@ -251,12 +281,14 @@ class Emitter {
     return static_cast<int>(out_->bases_.size()) - 1;
   }
 
-  int ValueBase(ValueId v, int64_t stride) {
+  int ValueBase(ValueId v, int64_t stride, bool row) {
     for (size_t i = 0; i < out_->bases_.size(); ++i) {
       const Base& b = out_->bases_[i];
-      if (b.kind == Base::kValue && b.value == v && b.stride == stride) return static_cast<int>(i);
+      if (b.kind == Base::kValue && b.value == v && b.stride == stride && b.row == row) {
+        return static_cast<int>(i);
+      }
     }
-    return NewBase({.kind = Base::kValue, .value = v, .stride = stride});
+    return NewBase({.kind = Base::kValue, .value = v, .stride = stride, .row = row});
   }
 
   // A register that nothing else in the chain writes, before or after: what the first block leaves
@@ -287,15 +319,17 @@ class Emitter {
   const Making& making_;
   const Chain& chain_;
   FusedKernel* out_;
-  std::vector<int> place_;                     // per node: the base that holds it
-  std::vector<int> left_;                      // per node: readers to come
-  std::vector<bool> free_;                     // per register
-  std::vector<bool> pinned_;                   // per base: its register is never reused
+  bool row_ = false;          // the node being emitted is of rows, and so are its operands
+  std::vector<int> place_;    // per node: the base that holds it
+  std::vector<int> left_;     // per node: readers to come
+  std::vector<bool> free_;    // per register
+  std::vector<bool> pinned_;  // per base: its register is never reused
   std::vector<std::pair<int, ValueId>> late_;  // stores at the end of the block
 };
 
 Status FusedKernel::Build(const Making& making, const Chain& chain) {
   n_ = mesh::NumElements(chain.domain());
+  row_ = chain.row();
   Emitter emitter(making, chain, this);
   MT_RETURN_IF_ERROR(emitter.Emit());
   int64_t width = 1;
@@ -307,6 +341,7 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
   int64_t streams = registers * width;  // bytes that one element takes in the cache
   for (const Base& b : bases_) streams += b.kind == Base::kValue ? b.stride : 0;
   while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
+  if (row_ > 0) block_ = std::max<int64_t>(1, block_ / row_) * row_;
   registers_bytes_ = registers * width * block_;
   if (registers_bytes_ > kStackBytes) {
     return Unimplemented("element-wise chain with too many values alive at once");
@@ -337,7 +372,7 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const
         at[i] = {registers + b.offset, 0};
         break;
       case Base::kValue:
-        at[i] = {frame.at[b.value] + begin * b.stride, b.stride};
+        at[i] = {frame.at[b.value] + (b.row ? begin / row_ : begin) * b.stride, b.stride};
         break;
       case Base::kConstant:
         at[i] = {const_cast<std::byte*>(b.constant.bytes), 0};
@@ -353,15 +388,31 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const
     const int64_t n = std::min(block_, end - from);
     for (const Instruction& i : code_) {
       if (i.fn != nullptr) {
-        i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.c].p, n);
+        i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.c].p, i.row ? n / row_ : n);
+      } else if (i.fold || i.spread) {
+        RunRows(i, at[i.d].p, at[i.a].p, n);
       } else if (i.load >= 0) {
         RunLoad(frame, loads_[i.load], at[i.d].p, from, n);
       } else if (first || !i.once) {
         ActiveKernels().fill(at[i.d].p, at[i.a].p, i.width, n);
       }
     }
-    for (size_t i = 0; i < bases_.size(); ++i) at[i].p += block_ * at[i].stride;
+    for (size_t i = 0; i < bases_.size(); ++i) {
+      at[i].p += (bases_[i].row ? block_ / row_ : block_) * at[i].stride;
+    }
     first = false;
+  }
+}
+
+void FusedKernel::RunRows(const Instruction& i, std::byte* d, const std::byte* a, int64_t n) const {
+  const Kernels& k = ActiveKernels();
+  const int64_t rows = n / row_;
+  for (int64_t r = 0; r < rows; ++r) {
+    if (i.fold) {
+      k.fold_row(*i.fold, i.type, d + r * i.width, a + r * row_ * i.width, row_);
+    } else {
+      k.fill(d + r * row_ * i.width, a + r * i.width, i.width, row_);
+    }
   }
 }
 
@@ -394,7 +445,7 @@ void FusedKernel::RunLoad(const Frame& frame, const Load& load, std::byte* to, i
 Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops) {
   for (const int op : ops) {
     MT_RETURN_IF_ERROR(CheckWidened(making, making.local().ops[op]));
-    if (!IsElementwise(making.local().ops[op])) {
+    if (!IsFused(making.local().ops[op])) {
       return Unimplemented("cpu: no element-wise kernel for op `" + making.local().ops[op].kind +
                            "`");
     }
