@@ -58,8 +58,8 @@ bool IsScalarConstant(const Program& local, const Op& op) {
 // Rows longer than this are folded by a step of their own: a chain takes whole rows at a time.
 constexpr int64_t kLongestRow = 2048;
 
-// How many elements each of `op`'s sums is of, if it folds the last dimensions of numbers, each row
-// of them to one; 0 if it does not, or rows of that length are no chain's.
+// The elements that `op` makes one of, if it folds the last dimensions of f32 or f64; 0 if it does
+// not, or if no chain takes rows so long.
 int64_t FoldedRow(const Program& local, const Op& op) {
   if (op.kind != "reduce_sum" && op.kind != "reduce_max" && op.kind != "reduce_min") return 0;
   const program::TensorType& type = local.type(op.operands[0]);
