@@ -101,6 +101,29 @@ struct Chained {
   }
 };
 
+// Whether two nodes may be one chain for what their ops read of rows: a value that has an element
+// for each row is there row by row, and so cannot be read along a row.
+bool ReadByRow(const Program& local, const StepGraph& graph, const std::vector<Role>& role, int one,
+               int other) {
+  for (const int node : {one, other}) {
+    for (const int i : graph.Ops(node)) {
+      const Op& op = local.ops[i];
+      if (op.kind == "reshape") continue;
+      for (const ValueId v : op.operands) {
+        const int producer = local.values[v].op;
+        if (producer < 0 || (role[producer] != Role::kFold && role[producer] != Role::kRow))
+          continue;
+        const int from = graph.NodeOf(producer);
+        if ((from == one || from == other) &&
+            SpreadOf(local.type(v).dims, local.type(op.results[0]).dims) == Spread::kRow) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
 // What `op` is in the chain that it begins or joins: `join(producer)` makes it one with the chain
 // of an operand's producer, if it may. The ops before it have their roles.
 template <typename Join>
@@ -247,6 +270,7 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
       if (into == from) return true;
       if (graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) return false;
       const int64_t row = std::max(chains[into].row, chains[from].row);
+      if (row > 0 && !ReadByRow(local, graph, role, into, from)) return false;
       if (!graph.Merge(into, from)) return false;
       chains[into].row = row;
       return true;

@@ -9,8 +9,8 @@ namespace meshtrain::plan {
 
 struct Options {
   bool fuse = true;
-  // Folds of the last dimensions join chains where each row has so many elements; 0: never, as long
-  // as random programs do not try it on every device.
+  // Folds of the last dimensions join chains where each row has at least so many elements; 0:
+  // never. Sessions do not ask for it yet.
   int64_t shortest_row = 0;
   // All-reduces of one group are joined into a bucket until it holds this much, and one of a scalar
   // (a count, a loss) whatever it holds; 0: never.

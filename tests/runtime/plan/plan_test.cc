@@ -186,6 +186,21 @@ TEST(PlanTest, AChainFoldsItsRows) {
   EXPECT_EQ(PlanOf(b, {.shortest_row = 33}).steps.size(), 3u) << "rows are shorter";
 }
 
+// On a square, sums of rows may be read along each row: then all of them are made before.
+TEST(PlanTest, SumsOfRowsThatAreReadAlongARowAreMadeBefore) {
+  for (const bool through_another : {false, true}) {
+    Builder b("square");
+    Builder::Scope scope(b);
+    const Value y = b.Input("x", {DType::kF32, {16, 16}}) * 2.0;
+    const Value sums = ReduceSum(y, {1});
+    const Value along = through_another ? BroadcastTo(sums, {16, 16}) : sums;
+    b.Output("z", y + along);
+    const Plan plan = PlanOf(b, {.shortest_row = 2});
+    EXPECT_EQ(plan.steps.size(), 2u) << plan.Report();
+    EXPECT_NE(plan.slots[sums.id()].kind, SlotKind::kNone);
+  }
+}
+
 Value AllReduce(Builder& b, const Value& x) {
   return b.Append1("all_reduce", {x},
                    {{"axes", std::vector<int64_t>{0}},
