@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "runtime/plan/plan.h"
 
 namespace meshtrain::device::cpu {
+
+enum class Fold : uint8_t;  // kernels.h
 
 // One device in one step.
 struct Frame {
@@ -94,6 +97,8 @@ Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops
 bool IsElementwise(const program::Op& op);
 // ... or one that a chain may hold beside such ops: a fold of rows, a reshape of what it gives.
 bool IsFused(const program::Op& op);
+// Of a reduction that folds; none of another op.
+std::optional<Fold> FoldOf(const program::Op& op);
 
 // The families; null when the op is not of the family.
 KernelPtr MakeLinearKernel(const Making& making, const program::Op& op);

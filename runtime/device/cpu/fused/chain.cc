@@ -67,13 +67,6 @@ const std::map<std::string, Kind, std::less<>>& Kinds() {
 
 }  // namespace
 
-std::optional<Fold> FoldOf(const std::string& kind) {
-  if (kind == "reduce_sum") return Fold::kSum;
-  if (kind == "reduce_max") return Fold::kMax;
-  if (kind == "reduce_min") return Fold::kMin;
-  return std::nullopt;
-}
-
 bool Source::operator==(const Source& other) const {
   if (kind != other.kind || dtype != other.dtype) return false;
   switch (kind) {
@@ -94,7 +87,7 @@ Chain::Chain(const Making& making, std::span<const int> ops)
     : making_(making), local_(making.local()) {
   domain_ = local_.type(local_.ops[ops.back()].results[0]).dims;
   for (const int op : ops) {
-    if (!FoldOf(local_.ops[op].kind)) continue;
+    if (!FoldOf(local_.ops[op])) continue;
     domain_ = local_.type(local_.ops[op].operands[0]).dims;
     row_ = mesh::NumElements(domain_) / local_.type(local_.ops[op].results[0]).num_elements();
   }
@@ -108,7 +101,7 @@ Chain::Chain(const Making& making, std::span<const int> ops)
 }
 
 void Chain::Add(const Op& op) {
-  if (const std::optional<Fold> fold = FoldOf(op.kind)) return AddFold(op, *fold);
+  if (const std::optional<Fold> fold = FoldOf(op)) return AddFold(op, *fold);
   // A reshape, of what a fold gives.
   const auto known = Kinds().find(op.kind);
   const Kind kind = known == Kinds().end() ? Kind{BlockOp::kCopy, 1} : known->second;
@@ -117,7 +110,7 @@ void Chain::Add(const Op& op) {
   in_row_ = row_ > 0 && elements != whole;
   MT_CHECK(elements == whole || elements * row_ == whole);
   std::vector<Source> in;
-  for (const ValueId v : op.operands) in.push_back(SourceOf(v, in_row_));
+  for (const ValueId v : op.operands) in.push_back(SourceOf(v));
   if (op.kind == "sigmoid_cross_entropy") {
     // max(x, 0) - x z + log(1 + exp(-|x|))
     const DType t = result.dtype;
@@ -143,7 +136,8 @@ void Chain::Add(const Op& op) {
 }
 
 void Chain::AddFold(const Op& op, Fold fold) {
-  const Source whole = SourceOf(op.operands[0], false);
+  in_row_ = false;
+  const Source whole = SourceOf(op.operands[0]);
   in_row_ = true;
   const Source made = Append(BlockOp::kCopy, whole.dtype, {whole});
   nodes_[made.node].fold = fold;
@@ -193,13 +187,13 @@ void Chain::Finish(const Op& op, const Source& made) {
   made_[v] = made.node;
 }
 
-Source Chain::SourceOf(ValueId v, bool for_row) const {
+Source Chain::SourceOf(ValueId v) const {
   const TensorType& type = local_.type(v);
   Source s{.value = v, .dtype = type.dtype};
   if (const auto it = made_.find(v); it != made_.end()) {
     s.kind = Source::kNode;
     s.node = it->second;
-    s.of_row = nodes_[s.node].row && !for_row;
+    s.of_row = nodes_[s.node].row && !in_row_;
     return s;
   }
   const int producer = local_.values[v].op;
@@ -208,7 +202,7 @@ Source Chain::SourceOf(ValueId v, bool for_row) const {
     s.kind = Source::kConstant;
     s.constant = ElementOf(
         type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
-  } else if (type.num_elements() * (for_row ? row_ : 1) == mesh::NumElements(domain_)) {
+  } else if (type.num_elements() * (in_row_ ? row_ : 1) == mesh::NumElements(domain_)) {
     s.kind = Source::kFull;  // a broadcast that stretches nothing moves nothing
   } else if (type.num_elements() == 1) {
     s.kind = Source::kElement;
@@ -331,7 +325,7 @@ void Chain::MergeIntoSum(Node& n) {
 }  // namespace fused
 
 bool IsFused(const program::Op& op) {
-  return IsElementwise(op) || fused::FoldOf(op.kind) || op.kind == "reshape";
+  return IsElementwise(op) || FoldOf(op) || op.kind == "reshape";
 }
 
 bool IsElementwise(const program::Op& op) { return fused::Kinds().contains(op.kind); }

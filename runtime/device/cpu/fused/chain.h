@@ -67,14 +67,12 @@ class Chain {
  private:
   void Add(const Op& op);
   void AddGelu(const Op& op, const Source& x);
-  // Of rows while in_row_.
   Source Append(BlockOp op, DType dtype, std::vector<Source> in);
   // Append, or the node that computes the same already.
   Source Once(BlockOp op, DType dtype, std::vector<Source> in);
   void AddFold(const Op& op, Fold fold);
   void Finish(const Op& op, const Source& made);
-  // As an op wants it that gives an element for each row, or one for each element.
-  Source SourceOf(ValueId v, bool for_row) const;
+  Source SourceOf(ValueId v) const;
   // The node that `s` reads, when nothing else needs it.
   Node* Alone(const Source& s);
   // Makes `n` compute `op` of `in`, instead of reading `gone`.
@@ -96,7 +94,7 @@ class Chain {
   std::vector<Node> nodes_;
   std::vector<Prologue> prologue_;
   std::map<ValueId, int> made_;
-  bool in_row_ = false;
+  bool in_row_ = false;  // what is being added, and reads, has an element for each row
 };
 
 }  // namespace meshtrain::device::cpu::fused

@@ -151,7 +151,7 @@ class Emitter {
       if (n.in[k].scalar()) mask |= 1u << k;
     }
     BlockFn fn = n.cast ? nullptr : ActiveKernels().block(n.op, type, mask);
-    const bool served = fn != nullptr && !n.fold;
+    const bool served = fn != nullptr;
     if (n.cast) {
       fn = ActiveKernels().cast(static_cast<Type>(n.in[0].dtype), type);
     } else if (!served) {

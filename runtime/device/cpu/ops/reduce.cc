@@ -288,12 +288,17 @@ KernelPtr CountBeyondOf(const Making& making, const Op& op) {
 }  // namespace
 
 KernelPtr MakeReduceKernel(const Making& making, const Op& op) {
-  if (op.kind == "reduce_sum") return Reduction(making, op, Fold::kSum);
-  if (op.kind == "reduce_max") return Reduction(making, op, Fold::kMax);
-  if (op.kind == "reduce_min") return Reduction(making, op, Fold::kMin);
+  if (const std::optional<Fold> fold = FoldOf(op)) return Reduction(making, op, *fold);
   if (op.kind == "argmax") return ArgMaxOf(making, op);
   if (op.kind == "count_beyond") return CountBeyondOf(making, op);
   return nullptr;
+}
+
+std::optional<Fold> FoldOf(const Op& op) {
+  if (op.kind == "reduce_sum") return Fold::kSum;
+  if (op.kind == "reduce_max") return Fold::kMax;
+  if (op.kind == "reduce_min") return Fold::kMin;
+  return std::nullopt;
 }
 
 }  // namespace meshtrain::device::cpu
