@@ -55,31 +55,9 @@ bool IsScalarConstant(const Program& local, const Op& op) {
   return op.kind == "constant" && local.type(op.results[0]).num_elements() == 1;
 }
 
-// Rows longer than this are folded by a step of their own: a chain takes whole rows at a time.
-constexpr int64_t kLongestRow = 2048;
-
-// The elements that `op` makes one of, if it folds the last dimensions of f32 or f64; 0 if it does
-// not, or if no chain takes rows so long.
-int64_t FoldedRow(const Program& local, const Op& op) {
-  if (op.kind != "reduce_sum" && op.kind != "reduce_max" && op.kind != "reduce_min") return 0;
-  const program::TensorType& type = local.type(op.operands[0]);
-  if (type.dtype != mesh::DType::kF32 && type.dtype != mesh::DType::kF64) return 0;
-  std::vector<bool> folded(type.dims.size(), false);
-  for (const int64_t axis : op.attrs.Ints("axes")) folded[axis] = true;
-  int64_t row = 1;
-  bool last = true;  // every dimension from here on is folded
-  for (size_t d = type.dims.size(); d-- > 0;) {
-    if (type.dims[d] == 1) continue;
-    if (folded[d] && !last) return 0;
-    last = folded[d];
-    if (last) row *= type.dims[d];
-  }
-  return row > 1 && row <= kLongestRow ? row : 0;
-}
-
-// What an op is to its chain: a value of the whole index space, a fold of its rows, or a value for
-// each row.
-enum class Role : uint8_t { kNone, kWhole, kFold, kRow };
+// What an op is to its chain: a value of the whole index space, a fold of its rows, a value for
+// each row, or a sum of its columns, which is there when the chain has ended.
+enum class Role : uint8_t { kNone, kWhole, kFold, kRow, kSum };
 
 bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
   // To a chain a value that is stretched is an operand that is broadcast.
@@ -92,8 +70,9 @@ bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
 
 // A chain while it grows.
 struct Chained {
-  Dims whole;       // the index space
-  int64_t row = 0;  // elements of it that a fold of the chain makes one of; 0: nothing is folded
+  Dims whole;         // the index space
+  int64_t row = 0;    // elements of it that a fold of the chain makes one of; 0: no row is folded
+  bool sums = false;  // columns
 
   int64_t rows() const { return row == 0 ? 0 : mesh::NumElements(whole) / row; }
   bool Fits(const Chained& other) const {
@@ -101,20 +80,23 @@ struct Chained {
   }
 };
 
-// Whether two nodes may be one chain for what their ops read of rows: a value that has an element
-// for each row is there row by row, and so cannot be read along a row.
-bool ReadByRow(const Program& local, const StepGraph& graph, const std::vector<Role>& role, int one,
-               int other) {
+// Whether two nodes may be one chain for what their ops read of what it folds: a value that has an
+// element for each row is there row by row, and so cannot be read along a row; a sum of columns is
+// not there at all.
+bool ReadInTime(const Program& local, const StepGraph& graph, const std::vector<Role>& role,
+                int one, int other) {
   for (const int node : {one, other}) {
     for (const int i : graph.Ops(node)) {
       const Op& op = local.ops[i];
-      if (op.kind == "reshape") continue;
       for (const ValueId v : op.operands) {
         const int producer = local.values[v].op;
-        if (producer < 0 || (role[producer] != Role::kFold && role[producer] != Role::kRow))
+        if (producer < 0 || role[producer] == Role::kNone || role[producer] == Role::kWhole) {
           continue;
+        }
         const int from = graph.NodeOf(producer);
-        if ((from == one || from == other) &&
+        if (from != one && from != other) continue;
+        if (role[producer] == Role::kSum) return false;
+        if (op.kind != "reshape" &&
             SpreadOf(local.type(v).dims, local.type(op.results[0]).dims) == Spread::kRow) {
           return false;
         }
@@ -128,7 +110,7 @@ bool ReadByRow(const Program& local, const StepGraph& graph, const std::vector<R
 // of an operand's producer, if it may. The ops before it have their roles.
 template <typename Join>
 Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vector<Role>& role,
-            const StepGraph& graph, int64_t shortest_row, std::vector<Chained>* chains,
+            const StepGraph& graph, int64_t fewest_folded, std::vector<Chained>* chains,
             const Join& join) {
   const int self = static_cast<int>(&op - local.ops.data());
   const auto chain_of = [&](int o) -> Chained& { return (*chains)[graph.NodeOf(o)]; };
@@ -136,7 +118,9 @@ Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vec
   const auto for_each_made = [&](const auto& visit) {
     for (const ValueId v : op.operands) {
       const int producer = local.values[v].op;
-      if (producer >= 0 && role[producer] != Role::kNone) visit(v, producer);
+      if (producer >= 0 && role[producer] != Role::kNone && role[producer] != Role::kSum) {
+        visit(v, producer);
+      }
     }
   };
   const auto of_a_row = [&](int o) { return role[o] == Role::kFold || role[o] == Role::kRow; };
@@ -149,10 +133,12 @@ Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vec
     });
     return joined;
   };
-  if (const int64_t row = FoldedRow(local, op); shortest_row > 0 && row >= shortest_row) {
-    chain_of(self) = {local.type(op.operands[0]).dims, row};
+  if (const Folded folded = FoldedBy(local, op);
+      folded.kind != Folded::kNothing && fewest_folded > 0 && folded.count >= fewest_folded) {
+    const bool sums = folded.kind == Folded::kColumns;
+    chain_of(self) = {local.type(op.operands[0]).dims, sums ? 0 : folded.count, sums};
     joins_fitting([&](ValueId, int producer) { return role[producer] == Role::kWhole; });
-    return Role::kFold;
+    return sums ? Role::kSum : Role::kFold;
   }
   const bool elementwise = CanFuse(local, op, def);
   if (!elementwise && op.kind != "reshape") return Role::kNone;
@@ -204,9 +190,35 @@ Spread SpreadOf(const Dims& operand, const Dims& domain) {
   return Spread::kOther;
 }
 
-bool FoldsRows(const Program& local, const Step& step) {
+Folded FoldedBy(const Program& local, const Op& op) {
+  // A chain takes whole rows at a time, and keeps the sums of so many columns at hand.
+  constexpr int64_t kLongest = 2048;
+  const bool sum = op.kind == "reduce_sum";
+  if (!sum && op.kind != "reduce_max" && op.kind != "reduce_min") return {};
+  const program::TensorType& type = local.type(op.operands[0]);
+  if (type.dtype != mesh::DType::kF32 && type.dtype != mesh::DType::kF64) return {};
+  std::vector<bool> folded(type.dims.size(), false);
+  for (const int64_t axis : op.attrs.Ints("axes")) folded[axis] = true;
+  // Runs of dimensions that are folded, and that are not, from the last one on.
+  int64_t row = 1, rest = 1;
+  int runs = 0;
+  bool in_fold = false;
+  for (size_t d = type.dims.size(); d-- > 0;) {
+    if (type.dims[d] == 1) continue;
+    if (runs == 0 || folded[d] != in_fold) ++runs;
+    in_fold = folded[d];
+    (in_fold ? row : rest) *= type.dims[d];
+  }
+  if (runs > 2 || row <= 1) return {};
+  const bool leading = in_fold && runs == 2;
+  if (!leading && row <= kLongest) return {Folded::kRows, row, 1};
+  if (!sum || rest < 1 || rest > kLongest || (!leading && rest > 1)) return {};
+  return {Folded::kColumns, row, rest};
+}
+
+bool Folds(const Program& local, const Step& step) {
   return step.kind == StepKind::kFused && std::any_of(step.ops.begin(), step.ops.end(), [&](int i) {
-           return FoldedRow(local, local.ops[i]) > 0;
+           return FoldedBy(local, local.ops[i]).kind != Folded::kNothing;
          });
 }
 
@@ -270,13 +282,15 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
       if (into == from) return true;
       if (graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) return false;
       const int64_t row = std::max(chains[into].row, chains[from].row);
-      if (row > 0 && !ReadByRow(local, graph, role, into, from)) return false;
+      const bool sums = chains[into].sums || chains[from].sums;
+      if ((row > 0 || sums) && !ReadInTime(local, graph, role, into, from)) return false;
       if (!graph.Merge(into, from)) return false;
       chains[into].row = row;
+      chains[into].sums = sums;
       return true;
     };
     if (options.fuse)
-      role[i] = Enlist(local, *def, op, role, graph, options.shortest_row, &chains, join);
+      role[i] = Enlist(local, *def, op, role, graph, options.fewest_folded, &chains, join);
     if (!options.recorded_order) bucket(index);
   }
 
@@ -311,7 +325,8 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     if (IsScalarConstant(local, first) && immediate[first.results[0]]) continue;
     const Role as = role[step.ops.front()];
     // A fold that found no other op is a step of its own, with its own loops.
-    const bool fused = as != Role::kNone && !(as == Role::kFold && step.ops.size() == 1);
+    const bool fused =
+        as != Role::kNone && !((as == Role::kFold || as == Role::kSum) && step.ops.size() == 1);
     step.kind = fused                 ? StepKind::kFused
                 : Communicates(first) ? StepKind::kCollective
                                       : StepKind::kOp;

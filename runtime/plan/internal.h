@@ -12,17 +12,16 @@ namespace meshtrain::plan {
 enum class Spread : uint8_t { kFull, kScalar, kRow, kColumn, kOther };
 Spread SpreadOf(const program::Dims& operand, const program::Dims& domain);
 
-// Groups element-wise ops, and folds of the last dimensions, into chains and all-reduces into
-// buckets, and puts everything in an order that keeps close to the recorded one. Fills kind, ops,
-// reads and writes of the steps; scalar constants that only fused steps read get no step. `guards`:
-// values that are made before any state's next value is, but for the next values that they depend
-// on.
+// Groups element-wise ops and what folds their results into chains and all-reduces into buckets,
+// and puts everything in an order that keeps close to the recorded one. Fills kind, ops, reads and
+// writes of the steps; scalar constants that only fused steps read get no step. `guards`: values
+// that are made before any state's next value is, but for the next values that they depend on.
 std::vector<Step> Schedule(const program::Program& local, const std::vector<ValueId>& guards,
                            const Options& options);
 
-// Whether a chain folds rows: then some of its values have an element for each row, others one for
-// each element of it.
-bool FoldsRows(const program::Program& local, const Step& step);
+// Whether the step is a chain that folds: then its values differ in what an element of them stands
+// for.
+bool Folds(const program::Program& local, const Step& step);
 
 // Gives every stored value its place and appends the copies that outputs and states need. No state
 // changes its place before the plan's guard values are made. With

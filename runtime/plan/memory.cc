@@ -136,7 +136,7 @@ void PlaceBuffers(Plan* plan, bool overlap) {
     if (in_place) {
       const int writer = born[state.exit];
       const Step& step = plan->steps[writer];
-      const bool same_index = step.kind == StepKind::kFused && !FoldsRows(local, step);
+      const bool same_index = step.kind == StepKind::kFused && !Folds(local, step);
       in_place =
           writer > guarded && beside[state.entry] < writer &&
           (last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index));

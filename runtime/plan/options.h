@@ -9,9 +9,9 @@ namespace meshtrain::plan {
 
 struct Options {
   bool fuse = true;
-  // Folds of the last dimensions join chains where each row has at least so many elements; 0:
-  // never. Sessions do not ask for it yet.
-  int64_t shortest_row = 0;
+  // Folds (Folded in plan.h) belong to chains where they make one element of at least so many: with
+  // fewer the loop over rows costs more than another pass. 0: never.
+  int64_t fewest_folded = 16;
   // All-reduces of one group are joined into a bucket until it holds this much, and one of a scalar
   // (a count, a loss) whatever it holds; 0: never.
   int64_t bucket_bytes = int64_t{4} << 20;

@@ -9,9 +9,9 @@
 // element-wise step may read the entry and write the exit at the same index), else through a copy
 // at the end. A scalar `constant` that only fused steps read is never stored: its slot is kNone, it
 // is in no step, and readers take the number from the op. Fused steps hold element-wise ops whose
-// results all have the same dimensions D; an operand that enters from outside has D's dimensions,
-// or one element, or is a row (D's trailing dimensions, the leading ones absent or 1) or a column
-// (D's leading dimensions, the trailing ones 1).
+// results all have the same dimensions D, and what folds these (Folded); an operand that enters
+// from outside has D's dimensions, or one element, or is a row (D's trailing dimensions, the
+// leading ones absent or 1) or a column (D's leading dimensions, the trailing ones 1).
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct Slot {
 
 enum class StepKind : uint8_t {
   kOp,          // one op
-  kFused,       // a chain of element-wise ops over one index space, and of folds of its rows and
-                // what is made of them, run block by block
+  kFused,       // a chain of element-wise ops over one index space, of folds of its rows and what
+                // is made of them, and of sums of its columns, run block by block
   kCollective,  // one op that Communicates, or several of one kind and group in one bucket
   kCopy,  // the bytes of `copy_from` to `copy_to`: outputs and states that nothing computes in
           // their place
@@ -64,6 +64,19 @@ struct Step {
 // True for the ops that move bytes between devices; shard_slice and mask_pad only look at the
 // device's coordinates and are steps of kind kOp.
 bool Communicates(const program::Op& op);
+
+// A reduction of f32 or f64 that a chain may hold: which elements of its operand it makes one.
+struct Folded {
+  enum Kind : uint8_t {
+    kNothing,  // no chain holds it
+    kRows,     // the last dimensions, or all
+    kColumns,  // the first dimensions, or all of very many, which it adds
+  };
+  Kind kind = kNothing;
+  int64_t count = 1;    // elements that become one
+  int64_t columns = 1;  // kColumns: elements that it makes
+};
+Folded FoldedBy(const program::Program& local, const program::Op& op);
 
 // Whether collectives leave the process: what Options::overlap is for.
 bool SpansProcesses(const mesh::Mesh& mesh);

@@ -339,7 +339,7 @@ class Player {
     const auto& from = local_.type(read);
     const auto& to = local_.type(written);
     if (step.kind == StepKind::kFused) {
-      if (FoldsRows(local_, step)) return false;
+      if (Folds(local_, step)) return false;
       if (from == to) return true;
       return from.num_elements() == to.num_elements() && from.num_bytes() == to.num_bytes();
     }

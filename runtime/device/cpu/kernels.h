@@ -94,8 +94,10 @@ struct Kernels {
                     int64_t n, bool first);
   void (*fold_row)(Fold fold, Type type, void* d, const void* a, int64_t n);
 
-  // The same sums of f32 or f64 before they are rounded, to be added to others. rows, n >= 1.
-  void (*sum_rows)(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n);
+  // The same sums of f32 or f64 before they are rounded, to be added to others. rows, n >= 1. Where
+  // it is not the `first`, sum_rows adds to what d holds.
+  void (*sum_rows)(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n,
+                   bool first);
   void (*sum_row)(Type type, double* d, const void* a, int64_t n);
   // How many of n floats are not within [-limit, limit]; a NaN is not.
   int64_t (*count_beyond)(Type type, const void* a, int64_t n, double limit);

@@ -65,7 +65,7 @@ class Chooser {
     Way way{.where = where};
     if (plain) return way;
     way.plan.fuse = Chance(0.6);
-    way.plan.shortest_row = Chance(0.5) ? 2 : 0;
+    way.plan.fewest_folded = Chance(0.5) ? 2 : 0;
     const int64_t buckets[] = {0, 64, 4096, int64_t{4} << 20};
     way.plan.bucket_bytes = buckets[Pick(4)];
     way.plan.recorded_order = Chance(0.3);
@@ -126,7 +126,7 @@ Result<Way> ParseWay(const std::string& line) {
     if (!value) return InvalidArgument("case: expected name=number, got: " + word);
     const std::string name = word.substr(0, equals);
     if (name == "fuse") way.plan.fuse = *value != 0;
-    if (name == "rows") way.plan.shortest_row = *value;
+    if (name == "folds") way.plan.fewest_folded = *value;
     if (name == "bucket") way.plan.bucket_bytes = *value;
     if (name == "overlap") way.plan.overlap = *value != 0;
     if (name == "recorded") way.plan.recorded_order = *value != 0;
@@ -144,7 +144,7 @@ std::string Way::ToString() const {
     if (place == where) name = text;
   }
   return name + " fuse=" + std::to_string(plan.fuse) +
-         " rows=" + std::to_string(plan.shortest_row) +
+         " folds=" + std::to_string(plan.fewest_folded) +
          " bucket=" + std::to_string(plan.bucket_bytes) +
          " overlap=" + std::to_string(plan.overlap) +
          " recorded=" + std::to_string(plan.recorded_order) + " finite=" + std::to_string(finite) +

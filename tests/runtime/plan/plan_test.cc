@@ -179,11 +179,43 @@ TEST(PlanTest, AChainFoldsItsRows) {
   const program::TensorType type{DType::kF32, {4, 32}};
   const Value y = b.Input("y", type), g = b.Input("g", type);
   b.Output("dx", y * (g - ReduceSum(y * g, {1}, true)));
-  const Plan plan = PlanOf(b, {.shortest_row = 16});
+  const Plan plan = PlanOf(b, {.fewest_folded = 16});
   EXPECT_EQ(CountSteps(plan, StepKind::kFused), 1);
   EXPECT_EQ(plan.steps.size(), 1u);
   EXPECT_EQ(plan.arena_bytes, 0);
-  EXPECT_EQ(PlanOf(b, {.shortest_row = 33}).steps.size(), 3u) << "rows are shorter";
+  EXPECT_EQ(PlanOf(b, {.fewest_folded = 33}).steps.size(), 3u) << "rows are shorter";
+}
+
+// A bias's gradient: the sums are made in the pass that makes what they add, which need not be
+// kept.
+TEST(PlanTest, AChainAddsItsColumns) {
+  Builder b("columns");
+  Builder::Scope scope(b);
+  const program::TensorType type{DType::kF32, {64, 8}};
+  const Value product = b.Input("y", type) * b.Input("g", type);
+  const Value sums = ReduceSum(product, {0});
+  b.Output("db", sums);
+  b.Output("total", ReduceSum(product));
+  const Plan plan = PlanOf(b, {.fewest_folded = 16});
+  EXPECT_EQ(plan.steps.size(), 1u) << plan.Report();
+  EXPECT_EQ(plan.arena_bytes, 0);
+  EXPECT_EQ(PlanOf(b, {.fewest_folded = 65}).steps.size(), 2u) << "columns are shorter";
+  EXPECT_EQ(PlanOf(b, {.fewest_folded = 0}).steps.size(), 3u);
+}
+
+// A sum of columns is there when its chain has ended: what reads it is another one.
+TEST(PlanTest, WhatReadsASumOfColumnsIsAnotherChain) {
+  for (const bool through_another : {false, true}) {
+    Builder b("centred");
+    Builder::Scope scope(b);
+    const Value y = b.Input("x", {DType::kF32, {16, 16}}) * 2.0;
+    const Value sums = ReduceSum(y, {0});
+    b.Output("z", y - (through_another ? BroadcastTo(sums, {16, 16}) : sums * 0.0625));
+    const Plan plan = PlanOf(b, {.fewest_folded = 2});
+    ASSERT_EQ(plan.steps.size(), through_another ? 2u : 3u) << plan.Report();
+    EXPECT_EQ(plan.steps[0].ops.size(), 2u) << "the product and its sums";
+    EXPECT_NE(plan.slots[sums.id()].kind, SlotKind::kNone);
+  }
 }
 
 // On a square, sums of rows may be read along each row: then all of them are made before.
@@ -195,7 +227,7 @@ TEST(PlanTest, SumsOfRowsThatAreReadAlongARowAreMadeBefore) {
     const Value sums = ReduceSum(y, {1});
     const Value along = through_another ? BroadcastTo(sums, {16, 16}) : sums;
     b.Output("z", y + along);
-    const Plan plan = PlanOf(b, {.shortest_row = 2});
+    const Plan plan = PlanOf(b, {.fewest_folded = 2});
     EXPECT_EQ(plan.steps.size(), 2u) << plan.Report();
     EXPECT_NE(plan.slots[sums.id()].kind, SlotKind::kNone);
   }
@@ -430,7 +462,7 @@ TEST(PlanTest, RandomProgramsKeepEveryInvariant) {
       b.Output("o" + std::to_string(i), values[pick(static_cast<int>(values.size()))]);
     }
     Options options{.fuse = pick(4) != 0,
-                    .shortest_row = pick(3),
+                    .fewest_folded = pick(3),
                     .overlap = pick(2) == 0,
                     .recorded_order = pick(3) == 0};
     if (pick(2) == 0) options.finite_outputs = {"o0", "o2"};

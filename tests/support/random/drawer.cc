@@ -1,6 +1,7 @@
 #include "tests/support/random/drawer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "runtime/base/check.h"
@@ -40,9 +41,12 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
   if (chains_ && Chance(0.6)) {
     const auto length = static_cast<int64_t>(1100 + Pick(2500));
     const auto row = static_cast<int64_t>(1 + Pick(40));
-    chain_dims_ = Chance(0.3)   ? Dims{length}
-                  : Chance(0.5) ? Dims{row, length / row}
-                                : Dims{length / row, row};
+    const auto side = static_cast<int64_t>(std::sqrt(length));
+    // In a square a row and a column look the same.
+    chain_dims_ = Chance(0.25)   ? Dims{length}
+                  : Chance(0.25) ? Dims{side, side}
+                  : Chance(0.5)  ? Dims{row, length / row}
+                                 : Dims{length / row, row};
     if (!Fits(chain_dims_)) chain_dims_ = {options_.most_elements};
   }
   for (const OpDef* def : program::Registry::Standard().All()) {

@@ -1,5 +1,6 @@
 #include "runtime/device/cpu/fused/chain.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <numbers>
@@ -87,9 +88,12 @@ Chain::Chain(const Making& making, std::span<const int> ops)
     : making_(making), local_(making.local()) {
   domain_ = local_.type(local_.ops[ops.back()].results[0]).dims;
   for (const int op : ops) {
-    if (!FoldOf(local_.ops[op])) continue;
+    const plan::Folded folded = plan::FoldedBy(local_, local_.ops[op]);
+    if (folded.kind == plan::Folded::kNothing) continue;
     domain_ = local_.type(local_.ops[op].operands[0]).dims;
-    row_ = mesh::NumElements(domain_) / local_.type(local_.ops[op].results[0]).num_elements();
+    // Both are the last dimensions of the domain, from one of them on.
+    if (folded.kind == plan::Folded::kRows) row_ = folded.count;
+    unit_ = std::max({unit_, row_, folded.columns});
   }
   for (const int op : ops) Add(local_.ops[op]);
   for (Node& n : nodes_) {
@@ -101,7 +105,8 @@ Chain::Chain(const Making& making, std::span<const int> ops)
 }
 
 void Chain::Add(const Op& op) {
-  if (const std::optional<Fold> fold = FoldOf(op)) return AddFold(op, *fold);
+  const plan::Folded folded = plan::FoldedBy(local_, op);
+  if (folded.kind != plan::Folded::kNothing) return AddFold(op, folded);
   // A reshape, of what a fold gives.
   const auto known = Kinds().find(op.kind);
   const Kind kind = known == Kinds().end() ? Kind{BlockOp::kCopy, 1} : known->second;
@@ -135,12 +140,18 @@ void Chain::Add(const Op& op) {
   Finish(op, made);
 }
 
-void Chain::AddFold(const Op& op, Fold fold) {
+void Chain::AddFold(const Op& op, const plan::Folded& folded) {
   in_row_ = false;
   const Source whole = SourceOf(op.operands[0]);
-  in_row_ = true;
+  const bool rows = folded.kind == plan::Folded::kRows;
+  in_row_ = rows;
   const Source made = Append(BlockOp::kCopy, whole.dtype, {whole});
-  nodes_[made.node].fold = fold;
+  Node& node = nodes_[made.node];
+  if (rows) {
+    node.fold = FoldOf(op);
+  } else {
+    node.columns = folded.columns;
+  }
   Finish(op, made);
 }
 
@@ -168,7 +179,8 @@ void Chain::AddGelu(const Op& op, const Source& x) {
 Source Chain::Once(BlockOp op, DType dtype, std::vector<Source> in) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& n = nodes_[i];
-    if (n.op == op && !n.cast && !n.fold && n.row == in_row_ && n.dtype == dtype && n.in == in) {
+    const bool computes = !n.cast && !n.fold && n.columns == 0;
+    if (n.op == op && computes && n.row == in_row_ && n.dtype == dtype && n.in == in) {
       return {.kind = Source::kNode, .node = static_cast<int>(i), .dtype = dtype};
     }
   }

@@ -50,6 +50,7 @@ struct Node {
   bool stored = false;        // must reach memory
   bool row = false;           // an element for each row of the domain
   std::optional<Fold> fold;   // of the rows of operand 0; op says nothing then
+  int64_t columns = 0;        // of operand 0, whose sums it computes; op says nothing then. 0: none
   int uses = 0;
   bool dead = false;  // merged into its user
 };
@@ -61,6 +62,8 @@ class Chain {
   const Dims& domain() const { return domain_; }
   // Elements of the domain that stand for one element of a node of rows; 0 where there are none.
   int64_t row() const { return row_; }
+  // Of which blocks are made whole: rows and columns are all divisors of it.
+  int64_t unit() const { return unit_; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Prologue>& prologue() const { return prologue_; }
 
@@ -70,7 +73,7 @@ class Chain {
   Source Append(BlockOp op, DType dtype, std::vector<Source> in);
   // Append, or the node that computes the same already.
   Source Once(BlockOp op, DType dtype, std::vector<Source> in);
-  void AddFold(const Op& op, Fold fold);
+  void AddFold(const Op& op, const plan::Folded& folded);
   void Finish(const Op& op, const Source& made);
   Source SourceOf(ValueId v) const;
   // The node that `s` reads, when nothing else needs it.
@@ -91,6 +94,7 @@ class Chain {
   const Program& local_;
   Dims domain_;
   int64_t row_ = 0;
+  int64_t unit_ = 1;
   std::vector<Node> nodes_;
   std::vector<Prologue> prologue_;
   std::map<ValueId, int> made_;

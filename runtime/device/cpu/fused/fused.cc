@@ -8,7 +8,9 @@
 //
 // A chain that folds rows works on blocks of whole rows. Some of its nodes then have one element
 // for each row: their registers hold so many, and where an op wants such a value for each element
-// of the row, an instruction spreads it over a register of its own.
+// of the row, an instruction spreads it over a register of its own. A chain that adds columns runs
+// in parts that do not depend on the threads; each part adds its blocks, and in the end the parts'
+// sums are added in order.
 //
 // Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s
 // overflows, s being denormal, so does the result), and (x * s) * t is x * (s * t).
@@ -37,9 +39,12 @@ using program::ValueId;
 constexpr int64_t kMaxBlock = 2048;  // elements
 constexpr int64_t kCacheBytes =
     28672;  // registers and operands of one block, in a first-level cache of 32 KiB
-constexpr int64_t kStackBytes = 512 * 1024;  // hard limit
+constexpr int64_t kStackBytes = 1024 * 1024;  // hard limit
 constexpr int kMaxBases = 256;
 constexpr int kMaxPrologue = 64;
+// Of a chain that adds columns. Part of the result (the order of adding), so it depends on nothing.
+constexpr int64_t kMostParts = 64;
+constexpr int64_t kLeastPart = 8192;  // elements
 
 // A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and
 // single elements.
@@ -68,7 +73,16 @@ struct Instruction {
   bool row = false;                // of as many elements as the block has rows
   bool spread = false;             // the element that `a` has for a row, to each of the row's
   std::optional<Fold> fold;        // of a's rows
+  int sum = -1;                    // of a's columns: its index
   Type type = Type::kF32;          // of a fold
+};
+
+// Of columns.
+struct Sum {
+  ValueId value = -1;
+  int64_t columns = 1;
+  int64_t offset = 0;  // among those of one part
+  Type type = Type::kF32;
 };
 
 class FusedKernel final : public Kernel {
@@ -78,14 +92,21 @@ class FusedKernel final : public Kernel {
 
  private:
   friend class Emitter;
-  void RunPiece(const Frame& frame, int64_t begin, int64_t end) const;
+  // `sums`: those of the part, where columns are added.
+  void RunPiece(const Frame& frame, int64_t begin, int64_t end, double* sums) const;
+  void AddColumns(const Instruction& i, const std::byte* a, int64_t n, double* sums,
+                  bool first) const;
+  void AddParts(const Frame& frame) const;
   void RunRows(const Instruction& i, std::byte* d, const std::byte* a, int64_t n) const;
   void RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin, int64_t n) const;
 
   int64_t n_ = 0;
-  int64_t block_ = kMaxBlock;    // whole rows, where rows are folded
-  int64_t row_ = 0;              // elements of a row that is folded; 0: none is
-  int64_t registers_bytes_ = 0;  // for one block
+  int64_t block_ = kMaxBlock;     // whole rows, where rows are folded
+  int64_t row_ = 0;               // elements of a row that is folded; 0: none is
+  int64_t registers_bytes_ = 0;   // for one block
+  int64_t part_ = 0, parts_ = 0;  // elements of a part, and how many, where columns are added
+  int64_t columns_ = 0;           // of all sums
+  std::vector<Sum> sums_;
   std::vector<Base> bases_;
   std::vector<Load> loads_;
   std::vector<Instruction> prologue_, code_;
@@ -142,6 +163,7 @@ class Emitter {
  private:
   Status EmitNode(int index) {
     const Node& n = chain_.nodes()[index];
+    if (n.columns > 0) return EmitSum(n);
     row_ = n.row && !n.fold;
     std::array<int, 3> at{};
     std::vector<int> temporary;
@@ -195,6 +217,20 @@ class Emitter {
                            .row = n.row && !n.fold,
                            .fold = n.fold,
                            .type = type});
+    return OkStatus();
+  }
+
+  Status EmitSum(const Node& n) {
+    const Source& s = n.in[0];
+    row_ = false;
+    std::vector<int> temporary;
+    const int a = Operand(s, /*scalars_served=*/false, &temporary);
+    if (s.kind == Source::kNode && --left_[s.node] == 0) Free(place_[s.node]);
+    for (const int t : temporary) Free(t);
+    const auto type = static_cast<Type>(n.dtype);
+    out_->code_.push_back({.a = a, .sum = static_cast<int>(out_->sums_.size()), .type = type});
+    out_->sums_.push_back({n.value, n.columns, out_->columns_, type});
+    out_->columns_ += n.columns;
     return OkStatus();
   }
 
@@ -341,7 +377,8 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
   int64_t streams = registers * width;  // bytes that one element takes in the cache
   for (const Base& b : bases_) streams += b.kind == Base::kValue ? b.stride : 0;
   while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
-  if (row_ > 0) block_ = std::max<int64_t>(1, block_ / row_) * row_;
+  const int64_t unit = chain.unit();
+  block_ = std::max<int64_t>(1, block_ / unit) * unit;
   registers_bytes_ = registers * width * block_;
   if (registers_bytes_ > kStackBytes) {
     return Unimplemented("element-wise chain with too many values alive at once");
@@ -349,15 +386,60 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
   for (Base& b : bases_) {
     if (b.kind == Base::kRegister) b.offset *= width * block_;
   }
+  if (sums_.empty()) return OkStatus();
+  const int64_t least = std::max(kLeastPart, (n_ + kMostParts - 1) / kMostParts);
+  part_ = (least + block_ - 1) / block_ * block_;
+  parts_ = (n_ + part_ - 1) / part_;
+  scratch_bytes_ = parts_ * columns_ * static_cast<int64_t>(sizeof(double));
   return OkStatus();
 }
 
 void FusedKernel::Run(const Frame& frame) const {
-  const int64_t grain = (kGrain + block_ - 1) / block_ * block_;
-  frame.For(n_, grain, [&](int64_t begin, int64_t end) { RunPiece(frame, begin, end); });
+  if (sums_.empty()) {
+    const int64_t grain = (kGrain + block_ - 1) / block_ * block_;
+    frame.For(n_, grain, [&](int64_t begin, int64_t end) { RunPiece(frame, begin, end, nullptr); });
+    return;
+  }
+  auto* sums = reinterpret_cast<double*>(frame.scratch);
+  frame.For(parts_, std::max<int64_t>(1, kGrain / part_), [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      RunPiece(frame, p * part_, std::min(n_, (p + 1) * part_), sums + p * columns_);
+    }
+  });
+  AddParts(frame);
 }
 
-void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const {
+// Overwrites the sums of the first part.
+void FusedKernel::AddParts(const Frame& frame) const {
+  auto* sums = reinterpret_cast<double*>(frame.scratch);
+  for (int64_t p = 1; p < parts_; ++p) {
+    for (int64_t j = 0; j < columns_; ++j) sums[j] += sums[p * columns_ + j];
+  }
+  for (const Sum& s : sums_) {
+    const double* from = sums + s.offset;
+    if (s.type == Type::kF64) {
+      std::copy_n(from, s.columns, frame.As<double>(s.value));
+    } else {
+      auto* to = frame.As<float>(s.value);
+      for (int64_t j = 0; j < s.columns; ++j) to[j] = static_cast<float>(from[j]);
+    }
+  }
+}
+
+void FusedKernel::AddColumns(const Instruction& i, const std::byte* a, int64_t n, double* sums,
+                             bool first) const {
+  const Sum& s = sums_[i.sum];
+  const Kernels& k = ActiveKernels();
+  if (s.columns > 1) {
+    k.sum_rows(s.type, sums + s.offset, a, n / s.columns, s.columns, s.columns, first);
+    return;
+  }
+  double sum = 0;
+  k.sum_row(s.type, &sum, a, n);
+  sums[s.offset] = first ? sum : sums[s.offset] + sum;
+}
+
+void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, double* sums) const {
   alignas(64) std::byte registers[kStackBytes];
   alignas(8) std::byte elements[kMaxPrologue * 8];
   struct At {
@@ -389,6 +471,8 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const
     for (const Instruction& i : code_) {
       if (i.fn != nullptr) {
         i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.c].p, i.row ? n / row_ : n);
+      } else if (i.sum >= 0) {
+        AddColumns(i, at[i.a].p, n, sums, first);
       } else if (i.fold || i.spread) {
         RunRows(i, at[i.d].p, at[i.a].p, n);
       } else if (i.load >= 0) {

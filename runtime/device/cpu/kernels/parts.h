@@ -16,7 +16,8 @@ void Fill(void* d, const void* element, int64_t width, int64_t n);
 void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n,
               bool first);
 void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n);
-void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n);
+void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n,
+             bool first);
 void SumRow(Type type, double* d, const void* a, int64_t n);
 int64_t CountBeyond(Type type, const void* a, int64_t n, double limit);
 void Softmax(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n);

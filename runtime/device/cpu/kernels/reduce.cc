@@ -355,11 +355,12 @@ void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n) {
   }
 }
 
-void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n) {
+void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n,
+             bool first) {
   if (type == Type::kF32) {
-    return SumStrips(d, static_cast<const float*>(a), rows, stride, n, /*first=*/true);
+    return SumStrips(d, static_cast<const float*>(a), rows, stride, n, first);
   }
-  SumStrips(d, static_cast<const double*>(a), rows, stride, n, /*first=*/true);
+  SumStrips(d, static_cast<const double*>(a), rows, stride, n, first);
 }
 
 void SumRow(Type type, double* d, const void* a, int64_t n) {

@@ -144,7 +144,7 @@ class Folding {
     if (s_.inner == 1) {
       ActiveKernels().sum_row(type_, sums, from, rows);
     } else {
-      ActiveKernels().sum_rows(type_, sums, from, rows, s_.inner, s_.inner);
+      ActiveKernels().sum_rows(type_, sums, from, rows, s_.inner, s_.inner, true);
     }
   }
   // Overwrites the first of the parts.
