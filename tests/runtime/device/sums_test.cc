@@ -40,15 +40,20 @@ float NumberAt(Numbers kind, int64_t i) {
   return kind == Numbers::kPositive ? unit : unit - 0.5f;
 }
 
-// ReduceSum(x, axes) on the CPU, for each of `sums`.
+// A sum of an input is a step of its own; one of what a chain makes is often a part of the chain.
+enum class Of : uint8_t { kInput, kChain };
+
+// ReduceSum(x, axes) on the CPU, for each of `sums`; of a chain ReduceSum(-x, axes).
 class Summing {
  public:
-  Summing(const Dims& dims, const std::vector<std::vector<int64_t>>& sums, int threads)
+  Summing(const Dims& dims, const std::vector<std::vector<int64_t>>& sums, int threads,
+          Of of = Of::kInput)
       : backend_(MakeCpuBackend({.threads = threads})) {
     program::Builder b("sum");
     const program::Value x = b.Input("x", {DType::kF32, dims});
+    const program::Value summed = of == Of::kChain ? -x : x;
     for (size_t i = 0; i < sums.size(); ++i) {
-      b.Output("sum" + std::to_string(i), program::ReduceSum(x, sums[i]));
+      b.Output("sum" + std::to_string(i), program::ReduceSum(summed, sums[i]));
     }
     plan_ = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
     const int64_t rank = 0;
@@ -153,27 +158,32 @@ TEST(SumsTest, OddShapesHoldAndGiveTheSameBitsOnAnyNumberOfThreads) {
       {{7, 100'003}, {0}},      {{13, 40'009, 3}, {1}}, {{13, 40'009, 3}, {0, 2}},
       {{5, 8'191, 17}, {0, 1}}, {{101, 103, 107}, {}},  {{100'003, 65}, {0}},
       {{33, 64}, {0}},          {{17, 130}, {0}},       {{3, 5}, {1}},
-      {{1, 8'193}, {1}},
+      {{1, 8'193}, {1}},        {{997, 1'024}, {1}},    {{997, 2'048}, {0}},
   };
   for (const Case& c : cases) {
     for (const Numbers kind : {Numbers::kPositive, Numbers::kSigned, Numbers::kEqual}) {
-      std::string what = "sum over";
-      for (const int64_t axis : c.axes) what += " " + std::to_string(axis);
-      what += " of " + mesh::TensorType{DType::kF32, c.dims}.ToString();
-      SCOPED_TRACE(what);
-      std::vector<float> first;
-      for (const int threads : {1, 2, 3, 7}) {
-        Summing summing(c.dims, {c.axes}, threads);
-        for (int64_t i = 0; i < mesh::NumElements(c.dims); ++i) {
-          summing.input()[i] = NumberAt(kind, i);
+      for (const Of of : {Of::kInput, Of::kChain}) {
+        std::string what = of == Of::kChain ? "in a chain, sum over" : "sum over";
+        for (const int64_t axis : c.axes) what += " " + std::to_string(axis);
+        what += " of " + mesh::TensorType{DType::kF32, c.dims}.ToString();
+        SCOPED_TRACE(what);
+        std::vector<float> first;
+        for (const int threads : {1, 2, 3, 7}) {
+          Summing summing(c.dims, {c.axes}, threads, of);
+          for (int64_t i = 0; i < mesh::NumElements(c.dims); ++i) {
+            summing.input()[i] = NumberAt(kind, i);
+          }
+          std::vector<float> got = summing.Run()[0];
+          if (of == Of::kChain) {
+            for (float& sum : got) sum = -sum;
+          }
+          if (threads > 1) {
+            EXPECT_EQ(got, first) << threads << " threads";
+            continue;
+          }
+          first = got;
+          EXPECT_LE(WorstError(got, ExactSums(summing.input(), c.dims, c.axes)), kBound);
         }
-        const std::vector<float> got = summing.Run()[0];
-        if (threads > 1) {
-          EXPECT_EQ(got, first) << threads << " threads";
-          continue;
-        }
-        first = got;
-        EXPECT_LE(WorstError(got, ExactSums(summing.input(), c.dims, c.axes)), kBound);
       }
     }
   }
