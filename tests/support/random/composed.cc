@@ -10,24 +10,6 @@ namespace {
 
 using Compose = Value (*)(Drawer& d, Value x, int64_t axis);
 
-// x less the mean of each of its rows or columns, as a normalisation begins; in a square also less
-// the means of its rows in a row, which no loop over rows can have before its end.
-Value LessItsMean(Drawer& d, Value x) {
-  const int last = x.rank() - 1;
-  std::vector<int64_t> axes;
-  if (last > 0 && d.Chance(0.5)) {
-    for (int axis = 0; axis < last; ++axis) axes.push_back(axis);
-  } else {
-    axes.push_back(last);
-  }
-  const bool square = last == 1 && x.dims()[0] == x.dims()[1];
-  const bool keeps = axes[0] == last && !(square && d.Chance(0.5));
-  const Value sum = program::ReduceSum(x, axes, keeps);
-  const auto count =
-      static_cast<double>(mesh::NumElements(x.dims()) / mesh::NumElements(sum.dims()));
-  return x - sum * (1.0 / count);
-}
-
 // Of `x` with at least 2 elements along `axis`.
 constexpr Compose kFloats[] = {
     [](Drawer&, Value x, int64_t axis) { return program::LogSumExp(x, {axis}); },
@@ -41,7 +23,6 @@ constexpr Compose kFloats[] = {
     [](Drawer& d, Value x, int64_t) { return program::Elu(x, d.Chance(0.5) ? 1 : 0.5); },
     [](Drawer&, Value x, int64_t) { return program::LeakyRelu(x, 0.25); },
     [](Drawer&, Value x, int64_t) { return program::Silu(x); },
-    [](Drawer& d, Value x, int64_t) { return LessItsMean(d, x); },
     [](Drawer&, Value x, int64_t) { return program::Select(program::IsFinite(x), x, 0.0); },
 };
 constexpr Compose kNumbers[] = {
@@ -90,7 +71,31 @@ void Drawer::TryComposed() {
   const Compose compose =
       which < std::size(kNumbers) ? kNumbers[which] : kFloats[which - std::size(kNumbers)];
   const program::Builder::Scope scope(builder_);
+  // One among many, with more ways to be a part of chains than any other.
   const Value y = compose(*this, x, OneOf(axes));
+  if (Evaluate() && IsUsable(arrays_[y.id()])) Use(y);
+}
+
+void Drawer::TryMeans() {
+  const auto some = Some([](const Known& v) {
+    return mesh::IsFloat(v.value.dtype()) && v.value.rank() >= 1 && v.high < 100 && v.low > -100;
+  });
+  const auto side = static_cast<int64_t>(2 + Pick(47));
+  const Value x = some && Chance(0.6) ? some->value : Fresh({FloatDType(), {side, side}}, "wide");
+  const program::Builder::Scope scope(builder_);
+  const Value centred = Chance(0.7) ? x * 0.5 : x;
+  const int last = x.rank() - 1;
+  std::vector<int64_t> axes;
+  if (last > 0 && Chance(0.5)) {
+    for (int axis = 0; axis < last; ++axis) axes.push_back(axis);
+  } else {
+    axes.push_back(last);
+  }
+  const bool square = last == 1 && x.dims()[0] == x.dims()[1];
+  const bool keeps = axes[0] == last && !(square && Chance(0.5));
+  const Value sum = program::ReduceSum(centred, axes, keeps);
+  const int64_t count = mesh::NumElements(x.dims()) / mesh::NumElements(sum.dims());
+  const Value y = centred - sum * (1.0 / static_cast<double>(count));
   if (Evaluate() && IsUsable(arrays_[y.id()])) Use(y);
 }
 

@@ -47,6 +47,10 @@ class Drawer {
   void TryPendingWay();
   // A function that records several ops (composed.cc).
   void TryComposed();
+  // A value less the mean of each of its rows or columns, as a normalisation begins: what chains
+  // fold. Of a square sometimes less the means of its rows in a row, which no loop over rows can
+  // have before its end.
+  void TryMeans();
   // The gradient of some number of the program by some of its inputs and variables.
   void TryGradient();
   void AssignSome();

@@ -43,6 +43,7 @@ Result<program::Program> DrawProgram(uint64_t seed, const DrawOptions& options) 
     if (drawer.Chance(0.1)) drawer.TryReaders();
     if (drawer.Chance(0.12)) drawer.TryPendingWay();
     if (drawer.Chance(0.06)) drawer.TryComposed();
+    if (drawer.Chance(0.05)) drawer.TryMeans();
     if (drawer.Chance(0.1)) drawer.AssignSome();
     if (drawer.Chance(0.04)) drawer.TryGradient();
   }
