@@ -41,11 +41,10 @@ Result<plan::Plan> StepPlanOf(const manifest::Program& program, const Declared& 
   const plan::Options options =
       plan::OptionsOn(traced.mesh, {.finite_outputs = {std::string(train::kLossName)}},
                       train::BytesPerPack(PackingOf(program), traced.programs));
-  // As the devices' backends lower it.
-  const bool products = program.devices.kind != mesh::DeviceKind::kCpu &&
-                        program.devices.kind != mesh::DeviceKind::kDiscrete;
-  partitioned = products ? plan::WidenHalves(std::move(partitioned), plan::IsProduct)
-                         : plan::WidenHalves(std::move(partitioned));
+  // As the devices' backends lower it: plugins multiply halves themselves.
+  partitioned = mesh::IsOfPlugin(program.devices.kind)
+                    ? plan::WidenHalves(std::move(partitioned), plan::IsProduct)
+                    : plan::WidenHalves(std::move(partitioned));
   return plan::MakePlan(std::move(partitioned), options);
 }
 
