@@ -114,6 +114,13 @@ void Chain::Add(const Op& op) {
   const int64_t elements = result.num_elements(), whole = mesh::NumElements(domain_);
   in_row_ = row_ > 0 && elements != whole;
   MT_CHECK(elements == whole || elements * row_ == whole);
+  const bool kept = making_.plan.slots[op.results[0]].kind != plan::SlotKind::kNone;
+  const bool copies = kind.op == BlockOp::kCopy && kind.operands == 1 && op.kind != "gelu" &&
+                      local_.type(op.operands[0]).dtype == result.dtype;
+  if (copies && !kept) {
+    same_[op.results[0]] = op.operands[0];
+    return;
+  }
   std::vector<Source> in;
   for (const ValueId v : op.operands) in.push_back(SourceOf(v));
   if (op.kind == "sigmoid_cross_entropy") {
@@ -131,7 +138,7 @@ void Chain::Add(const Op& op) {
   if (op.kind == "gelu") return AddGelu(op, in[0]);
   const bool cast = op.kind == "cast" && in[0].dtype != result.dtype;
   const ValueId v = op.results[0];
-  if (!cast && making_.plan.slots[v].kind == plan::SlotKind::kNone) {
+  if (!cast && !kept) {
     made_[v] = Once(kind.op, result.dtype, std::move(in)).node;
     return;
   }
@@ -200,6 +207,7 @@ void Chain::Finish(const Op& op, const Source& made) {
 }
 
 Source Chain::SourceOf(ValueId v) const {
+  if (const auto it = same_.find(v); it != same_.end()) return SourceOf(it->second);
   const TensorType& type = local_.type(v);
   Source s{.value = v, .dtype = type.dtype};
   if (const auto it = made_.find(v); it != made_.end()) {

@@ -98,7 +98,8 @@ class Chain {
   std::vector<Node> nodes_;
   std::vector<Prologue> prologue_;
   std::map<ValueId, int> made_;
-  bool in_row_ = false;  // what is being added, and reads, has an element for each row
+  std::map<ValueId, ValueId> same_;  // by value that is copied nowhere: what it is a copy of
+  bool in_row_ = false;              // what is being added, and reads, has an element for each row
 };
 
 }  // namespace meshtrain::device::cpu::fused

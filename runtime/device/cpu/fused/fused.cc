@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -69,7 +70,8 @@ struct Instruction {
   int d = 0, a = 0, b = 0, c = 0;  // bases
   int load = -1;                   // index, or -1: fill d with the element a
   int64_t width = 4;               // of a fill
-  bool once = false;               // in a piece's first block only: no other writes its register
+  bool once = false;               // a fill or load in a piece's first block only: nothing else
+                                   // writes its register
   bool row = false;                // of as many elements as the block has rows
   bool spread = false;             // the element that `a` has for a row, to each of the row's
   std::optional<Fold> fold;        // of a's rows
@@ -117,7 +119,11 @@ class FusedKernel final : public Kernel {
 class Emitter {
  public:
   Emitter(const Making& making, const Chain& chain, FusedKernel* out)
-      : making_(making), chain_(chain), out_(out), place_(chain.nodes().size(), -1) {}
+      : making_(making),
+        chain_(chain),
+        out_(out),
+        unit_(chain.unit()),
+        place_(chain.nodes().size(), -1) {}
 
   Status Emit() {
     const std::vector<Node>& nodes = chain_.nodes();
@@ -159,6 +165,8 @@ class Emitter {
   // Registers in units of one block of `width` bytes an element; offsets are per element and scaled
   // by Build.
   int64_t registers() const { return static_cast<int64_t>(free_.size()); }
+  // Elements of which blocks are made of whole ones.
+  int64_t unit() const { return unit_; }
 
  private:
   Status EmitNode(int index) {
@@ -173,7 +181,7 @@ class Emitter {
       if (n.in[k].scalar()) mask |= 1u << k;
     }
     BlockFn fn = n.cast ? nullptr : ActiveKernels().block(n.op, type, mask);
-    const bool served = fn != nullptr;
+    const bool served = fn != nullptr && !n.fold;
     if (n.cast) {
       fn = ActiveKernels().cast(static_cast<Type>(n.in[0].dtype), type);
     } else if (!served) {
@@ -274,9 +282,16 @@ class Emitter {
         return d;
       }
       case Source::kBroadcast: {
-        const int d = NewRegister();
-        out_->code_.push_back({.d = d, .load = LoadOf(s)});
-        temporary->push_back(d);
+        if (const auto it = kept_.find(s.value); it != kept_.end()) return it->second;
+        const int load = LoadOf(s);
+        const bool once = SameInEachBlock(out_->loads_[load]);
+        const int d = once ? OwnRegister() : NewRegister();
+        out_->code_.push_back({.d = d, .load = load, .once = once});
+        if (once) {
+          kept_[s.value] = d;
+        } else {
+          temporary->push_back(d);
+        }
         return d;
       }
     }
@@ -310,6 +325,16 @@ class Emitter {
     }
     out_->loads_.push_back(std::move(load));
     return static_cast<int>(out_->loads_.size()) - 1;
+  }
+
+  // Whether the load is of a row that is the same for all rows, few enough elements for blocks to
+  // be made of whole ones: what unit() is then.
+  bool SameInEachBlock(const Load& load) {
+    constexpr int64_t kMostElements = 512;
+    const bool same = load.sizes.size() == 2 && load.strides[0] == 0 && load.strides[1] == 1 &&
+                      load.sizes[1] <= kMostElements;
+    if (same) unit_ = std::max(unit_, load.sizes[1]);
+    return same;
   }
 
   int NewBase(Base base) {
@@ -355,11 +380,13 @@ class Emitter {
   const Making& making_;
   const Chain& chain_;
   FusedKernel* out_;
-  bool row_ = false;          // the node being emitted is of rows, and so are its operands
-  std::vector<int> place_;    // per node: the base that holds it
-  std::vector<int> left_;     // per node: readers to come
-  std::vector<bool> free_;    // per register
-  std::vector<bool> pinned_;  // per base: its register is never reused
+  int64_t unit_;
+  bool row_ = false;             // the node being emitted is of rows, and so are its operands
+  std::vector<int> place_;       // per node: the base that holds it
+  std::vector<int> left_;        // per node: readers to come
+  std::vector<bool> free_;       // per register
+  std::vector<bool> pinned_;     // per base: its register is never reused
+  std::map<ValueId, int> kept_;  // the base of what is loaded in the first block only
   std::vector<std::pair<int, ValueId>> late_;  // stores at the end of the block
 };
 
@@ -377,7 +404,7 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
   int64_t streams = registers * width;  // bytes that one element takes in the cache
   for (const Base& b : bases_) streams += b.kind == Base::kValue ? b.stride : 0;
   while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
-  const int64_t unit = chain.unit();
+  const int64_t unit = emitter.unit();
   block_ = std::max<int64_t>(1, block_ / unit) * unit;
   registers_bytes_ = registers * width * block_;
   if (registers_bytes_ > kStackBytes) {
@@ -475,9 +502,11 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, doubl
         AddColumns(i, at[i.a].p, n, sums, first);
       } else if (i.fold || i.spread) {
         RunRows(i, at[i.d].p, at[i.a].p, n);
+      } else if (i.once && !first) {
+        continue;
       } else if (i.load >= 0) {
         RunLoad(frame, loads_[i.load], at[i.d].p, from, n);
-      } else if (first || !i.once) {
+      } else {
         ActiveKernels().fill(at[i.d].p, at[i.a].p, i.width, n);
       }
     }
