@@ -55,10 +55,6 @@ bool IsScalarConstant(const Program& local, const Op& op) {
   return op.kind == "constant" && local.type(op.results[0]).num_elements() == 1;
 }
 
-// What an op is to its chain: a value of the whole index space, a fold of its rows, a value for
-// each row, or a sum of its columns, which is there when the chain has ended.
-enum class Role : uint8_t { kNone, kWhole, kFold, kRow, kSum };
-
 bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
   // To a chain a value that is stretched is an operand that is broadcast.
   if (!(def.elementwise || op.kind == "broadcast_to") || op.results.size() != 1) return false;
@@ -68,14 +64,32 @@ bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
   });
 }
 
+// Which ops chains may hold: what follows from the op alone.
+std::vector<bool> Chained(const Program& local, const Options& options) {
+  std::vector<bool> chained;
+  for (const Op& op : local.ops) {
+    const OpDef* def = program::Registry::Standard().Find(op.kind);
+    MT_CHECK(def != nullptr);
+    const Folded folded = FoldedBy(local, op);
+    const bool folds = folded.kind != Folded::kNothing && options.fewest_folded > 0 &&
+                       folded.count >= options.fewest_folded;
+    chained.push_back(options.fuse && (folds || CanFuse(local, op, *def)));
+  }
+  return chained;
+}
+
+// What an op is to its chain: a value of the whole index space, a fold of its rows, a value for
+// each row, or a sum of its columns, which is there when the chain has ended.
+enum class Role : uint8_t { kNone, kWhole, kFold, kRow, kSum };
+
 // A chain while it grows.
-struct Chained {
+struct Growing {
   Dims whole;         // the index space
   int64_t row = 0;    // elements of it that a fold of the chain makes one of; 0: no row is folded
   bool sums = false;  // columns
 
   int64_t rows() const { return row == 0 ? 0 : mesh::NumElements(whole) / row; }
-  bool Fits(const Chained& other) const {
+  bool Fits(const Growing& other) const {
     return whole == other.whole && (row == 0 || other.row == 0 || row == other.row);
   }
 };
@@ -110,10 +124,10 @@ bool ReadInTime(const Program& local, const StepGraph& graph, const std::vector<
 // of an operand's producer, if it may. The ops before it have their roles.
 template <typename Join>
 Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vector<Role>& role,
-            const StepGraph& graph, int64_t fewest_folded, std::vector<Chained>* chains,
+            const StepGraph& graph, int64_t fewest_folded, std::vector<Growing>* chains,
             const Join& join) {
   const int self = static_cast<int>(&op - local.ops.data());
-  const auto chain_of = [&](int o) -> Chained& { return (*chains)[graph.NodeOf(o)]; };
+  const auto chain_of = [&](int o) -> Growing& { return (*chains)[graph.NodeOf(o)]; };
   // The operands that a chain makes, and what they are to it.
   const auto for_each_made = [&](const auto& visit) {
     for (const ValueId v : op.operands) {
@@ -150,7 +164,7 @@ Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vec
   if (each_with_each) {
     bool joined = false;
     for_each_made([&](ValueId, int producer) {
-      const Chained chain = chain_of(producer);
+      const Growing chain = chain_of(producer);
       if (joined || !of_a_row(producer) || chain.rows() != mesh::NumElements(dims)) return;
       chain_of(self) = chain;
       joined = join(producer);
@@ -231,7 +245,7 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
   }
   StepGraph graph(local, OrderBeyondValues(local, guards, options.recorded_order));
   std::vector<Role> role(local.ops.size(), Role::kNone);
-  std::vector<Chained> chains(local.ops.size());  // per node of the graph
+  std::vector<Growing> chains(local.ops.size());  // per node of the graph
   std::vector<int64_t> parts;
   std::vector<bool> again;
   for (const Op& op : local.ops) {
@@ -268,12 +282,13 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     // Before any chain is made, since what fuses depends on dimensions.
     for (int i = 0; i < static_cast<int>(local.ops.size()); ++i) bucket(i);
   }
+  const std::vector<bool> waits = WaitsForReaders(local, Chained(local, options));
   for (size_t i = 0; i < local.ops.size(); ++i) {
     const Op& op = local.ops[i];
     const auto index = static_cast<int>(i);
     const OpDef* def = registry.Find(op.kind);
-    MT_CHECK(def != nullptr);
     const auto join = [&](int producer) {
+      if (waits[index] && !waits[producer]) return false;
       if (parts[index] != 0 && parts[producer] != parts[index]) return false;
       // Beside what it repeats it would be computed too soon, and kept.
       if (again[index] && !again[producer]) return false;

@@ -19,6 +19,12 @@ Spread SpreadOf(const program::Dims& operand, const program::Dims& domain);
 std::vector<Step> Schedule(const program::Program& local, const std::vector<ValueId>& guards,
                            const Options& options);
 
+// Which ops belong to the chain of their readers rather than to that of their operand: those that
+// make of one value, which is kept in memory in any case, another that is read only much later, as
+// relu's gradient makes a mask. Beside their operand they would write what is read again later;
+// beside their readers they read the operand. `chained`: which ops chains may hold.
+std::vector<bool> WaitsForReaders(const program::Program& local, const std::vector<bool>& chained);
+
 // Whether the step is a chain that folds: then its values differ in what an element of them stands
 // for.
 bool Folds(const program::Program& local, const Step& step);

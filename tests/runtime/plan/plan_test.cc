@@ -172,6 +172,31 @@ TEST(PlanTest, AChainStretchesItsOperandsItself) {
   EXPECT_EQ(plan.slots[stretched.id()].kind, SlotKind::kNone) << "it is written nowhere";
 }
 
+// The gradient of relu reads its result, which is kept for the product, and not a mask of it.
+TEST(PlanTest, WhatIsReadMuchLaterIsMadeThere) {
+  Builder b("relu");
+  Builder::Scope scope(b);
+  const program::TensorType type{DType::kF32, {8, 8}};
+  const Value x = b.Input("x", type), w = b.Input("w", type);
+  const Value y = Relu(x * 2.0);
+  const Value mask = program::Cast(Greater(y, 0.0), DType::kF32);
+  b.Output("g", MatMul(MatMul(y, w), w) * mask);
+  const Plan plan = PlanOf(b);
+  EXPECT_EQ(plan.steps.size(), 4u) << plan.Report();
+  EXPECT_EQ(plan.slots[mask.id()].kind, SlotKind::kNone);
+
+  // Where the operand is kept for this alone, it is made at once.
+  Builder other("square");
+  Builder::Scope other_scope(other);
+  const Value v = other.Input("v", type), weights = other.Input("weights", type);
+  const Value u = v * 2.0;
+  const Value late = Square(u);
+  other.Output("g", MatMul(Relu(u), weights) * late);
+  const Plan at_once = PlanOf(other);
+  EXPECT_EQ(at_once.slots[u.id()].kind, SlotKind::kNone);
+  EXPECT_NE(at_once.slots[late.id()].kind, SlotKind::kNone);
+}
+
 // Softmax's gradient, y * (g - sum(y * g)): one pass, and nothing in memory but the result.
 TEST(PlanTest, AChainFoldsItsRows) {
   Builder b("rows");

@@ -117,8 +117,11 @@ const Case kCases[] = {
      "other writes"},
     {"TwoResultsOfAStepShareAPlace",
      [](Plan& p) {
-       const Step& step = p.steps[First(p, [](const Step& s) { return s.writes.size() > 1; })];
-       p.slots[step.writes[1]] = p.slots[step.writes[0]];
+       const auto in_arena = [&](ValueId v) { return p.slots[v].kind == SlotKind::kArena; };
+       const Step& step = p.steps[First(p, [&](const Step& s) {
+         return s.writes.size() > 1 && in_arena(s.writes[0]) && in_arena(s.writes[1]);
+       })];
+       p.slots[step.writes[1]].offset = p.slots[step.writes[0]].offset;
      },
      "places that overlap"},
     {"AnOutputIsNotWritten",
