@@ -150,15 +150,16 @@ Value MultiHeadAttention::Call(const Value& x) {
   const program::Dims of_keys = {batch, length, groups_, key_dim_};
   const program::Dims of_queries =
       share == 1 ? of_keys : program::Dims{batch, length, groups_, share, key_dim_};
-  const Value query = Turned(program::Reshape(Project(x, query_), of_queries));
+  // Scaled beside the bias, in one pass: scores are linear in the queries.
+  const double scale = 1 / std::sqrt(static_cast<double>(key_dim_));
+  const Value query = Turned(program::Reshape(Project(x, query_) * scale, of_queries));
   Value key = Turned(program::Reshape(Project(x, key_), of_keys));
   Value value = program::Reshape(Project(x, value_), of_keys);
   if (context().writing != nullptr) {
     key = Keep("kept_keys", key);
     value = Keep("kept_values", value);
   }
-  const Value scaled = query * (1 / std::sqrt(static_cast<double>(key_dim_)));
-  const Value scores = program::MatMul(rows(scaled, share), rows(key, 1), false, true);
+  const Value scores = program::MatMul(rows(query, share), rows(key, 1), false, true);
   const Value sums = program::MatMul(Weigh(scores), rows(value, 1));
   // ... and back.
   const Value apart =

@@ -299,14 +299,17 @@ class ConvPrimitive final : public Kernel {
   void AddUp(const Frame& f) const {
     if (parts_ == 1) return;
     const int64_t count = static_cast<int64_t>(part_.kernel.get_size() / sizeof(float));
+    constexpr int64_t kStrip = 64;
     f.For(count, kGrain, [&](int64_t begin, int64_t end) {
-      float* to = reinterpret_cast<float*>(f.scratch);
-      for (int64_t k = begin; k < end; ++k) {
-        double sum = 0;
+      for (int64_t k = begin; k < end; k += kStrip) {
+        const int64_t n = std::min(kStrip, end - k);
+        double sums[kStrip] = {};
         for (int64_t part = 0; part < parts_; ++part) {
-          sum += reinterpret_cast<const float*>(f.scratch + part * kernel_bytes_)[k];
+          const float* from = reinterpret_cast<const float*>(f.scratch + part * kernel_bytes_) + k;
+          for (int64_t j = 0; j < n; ++j) sums[j] += from[j];
         }
-        to[k] = static_cast<float>(sum);
+        float* to = reinterpret_cast<float*>(f.scratch) + k;
+        for (int64_t j = 0; j < n; ++j) to[j] = static_cast<float>(sums[j]);
       }
     });
   }

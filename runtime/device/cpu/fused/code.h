@@ -1,0 +1,70 @@
+// What a chain's nodes become: instructions over registers of one block each. code.cc makes them,
+// fused.cc runs them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/device/cpu/fused/chain.h"
+
+namespace meshtrain::device::cpu::fused {
+
+constexpr int kMaxBases = 256;
+constexpr int kMaxPrologue = 64;
+
+// A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and
+// single elements.
+struct Base {
+  enum Kind : uint8_t { kRegister, kValue, kConstant, kPrologue } kind = kRegister;
+  int64_t offset = 0;  // of a register or in the prologue's elements
+  ValueId value = -1;
+  Element constant;
+  int64_t stride = 0;
+  bool row = false;  // of a value that has an element for each row
+};
+
+struct Load {
+  Dims sizes,
+      strides;  // of the domain, in elements of the operand; dimensions joined where possible
+  ValueId value = -1;
+  int64_t width = 4;
+};
+
+struct Instruction {
+  BlockFn fn = nullptr;            // null: fill or load
+  int d = 0, a = 0, b = 0, c = 0;  // bases
+  int load = -1;                   // index, or -1: fill d with the element a
+  int64_t width = 4;               // of a fill
+  bool once = false;               // a fill or load in a piece's first block only: nothing else
+                                   // writes its register
+  bool row = false;                // of as many elements as the block has rows
+  bool spread = false;             // the element that `a` has for a row, to each of the row's
+  std::optional<Fold> fold;        // of a's rows
+  int sum = -1;                    // of a's columns: its index
+  Type type = Type::kF32;          // of a fold
+};
+
+// Of columns.
+struct Sum {
+  ValueId value = -1;
+  int64_t columns = 1;
+  int64_t offset = 0;  // among those of one part
+  Type type = Type::kF32;
+};
+
+struct Code {
+  std::vector<Base> bases;
+  std::vector<Load> loads;
+  std::vector<Instruction> prologue;  // once per piece, of single elements
+  std::vector<Instruction> block;     // for each block
+  std::vector<Sum> sums;
+  int64_t columns = 0;    // of all sums
+  int64_t registers = 0;  // of one block each; a register's offset is its index
+  int64_t unit = 1;       // elements of which blocks are made of whole ones
+};
+
+// Errors: kUnimplemented, where there is no loop for a node, or one of too many operands.
+Result<Code> MakeCode(const Making& making, const Chain& chain);
+
+}  // namespace meshtrain::device::cpu::fused
