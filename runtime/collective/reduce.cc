@@ -11,16 +11,22 @@ namespace {
 using mesh::DType;
 using mesh::Reduction;
 
+// Integers wrap.
 struct Sum {
   template <typename T>
   static T Apply(T a, T b) {
-    return static_cast<T>(a + b);
+    if constexpr (std::is_integral_v<T>) {
+      using Unsigned = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
+    } else {
+      return static_cast<T>(a + b);
+    }
   }
 };
 struct OrderedSum {
   template <typename T>
   static T Apply(T a, T b) {
-    const T sum = static_cast<T>(a + b);
+    const T sum = Sum::Apply(a, b);
     if constexpr (mesh::kIsFloatType<T>) {
       return sum == sum ? sum : a != a ? a : b != b ? b : sum;
     }
