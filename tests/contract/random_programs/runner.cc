@@ -219,6 +219,12 @@ Result<StepResult> Want(const Case& c) {
     }
     array = testing::Given(std::move(array), parts);
   }
+  // What a plugin's compiler makes of a sum is its own.
+  std::optional<testing::SumsInARow> in_a_row;
+  const bool of_plugin = std::any_of(c.ways.begin(), c.ways.end(), [](const Way& way) {
+    return way.where == Where::kPjrt || way.where == Where::kPjrtSession;
+  });
+  if (of_plugin) in_a_row.emplace();
   StepResult result;
   for (int s = 0; s < c.steps; ++s) {
     MT_ASSIGN_OR_RETURN(result, testing::Interpret(c.program, input, testing::Keep::kBounded));

@@ -77,6 +77,17 @@ struct StepResult {
 
 enum class Keep : uint8_t { kRounded, kReal, kBounded };
 
+// While one lives, bounded evaluations of this thread let a sum's numbers be added one after the
+// other, as a plugin's compiler may do it: each addition may round the same way. Without one the
+// bounds are those of docs/numerics.md.
+class SumsInARow {
+ public:
+  SumsInARow();
+  ~SumsInARow();
+  SumsInARow(const SumsInARow&) = delete;
+  SumsInARow& operator=(const SumsInARow&) = delete;
+};
+
 // One step of a whole program. Errors: kInvalidArgument for a missing or ill-typed input;
 // kUnimplemented for an op that the interpreter does not know, naming it.
 Result<StepResult> Interpret(const program::Program& program, const StepInput& input,
