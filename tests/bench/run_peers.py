@@ -176,7 +176,8 @@ def measure_job(args, cwd=None):
             ended = threading.Event()
 
             def watch_memory():
-                while not ended.wait(0.005):
+                # Seldom: the kernel keeps each peak, and on two cores a watcher takes time from what is timed.
+                while not ended.wait(0.1):
                     for pid in descendants(os.getpid()):
                         peaks[pid] = max(peaks.get(pid, 0), peak_kib(pid))
 
