@@ -64,15 +64,19 @@ bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
   });
 }
 
+// FoldedBy where it makes one element of enough for a chain.
+Folded FoldedInChain(const Program& local, const Op& op, int64_t fewest_folded) {
+  const Folded folded = FoldedBy(local, op);
+  return fewest_folded > 0 && folded.count >= fewest_folded ? folded : Folded{};
+}
+
 // Which ops chains may hold: what follows from the op alone.
 std::vector<bool> Chained(const Program& local, const Options& options) {
   std::vector<bool> chained;
   for (const Op& op : local.ops) {
     const OpDef* def = program::Registry::Standard().Find(op.kind);
     MT_CHECK(def != nullptr);
-    const Folded folded = FoldedBy(local, op);
-    const bool folds = folded.kind != Folded::kNothing && options.fewest_folded > 0 &&
-                       folded.count >= options.fewest_folded;
+    const bool folds = FoldedInChain(local, op, options.fewest_folded).kind != Folded::kNothing;
     chained.push_back(options.fuse && (folds || CanFuse(local, op, *def)));
   }
   return chained;
@@ -147,8 +151,8 @@ Role Enlist(const Program& local, const OpDef& def, const Op& op, const std::vec
     });
     return joined;
   };
-  if (const Folded folded = FoldedBy(local, op);
-      folded.kind != Folded::kNothing && fewest_folded > 0 && folded.count >= fewest_folded) {
+  if (const Folded folded = FoldedInChain(local, op, fewest_folded);
+      folded.kind != Folded::kNothing) {
     const bool sums = folded.kind == Folded::kColumns;
     chain_of(self) = {local.type(op.operands[0]).dims, sums ? 0 : folded.count, sums};
     joins_fitting([&](ValueId, int producer) { return role[producer] == Role::kWhole; });

@@ -18,6 +18,7 @@
 namespace meshtrain::device::cpu {
 
 enum class Fold : uint8_t;  // kernels.h
+enum class Type : uint8_t;
 
 // One device in one step.
 struct Frame {
@@ -99,6 +100,9 @@ bool IsElementwise(const program::Op& op);
 bool IsFused(const program::Op& op);
 // Of a reduction that folds; none of another op.
 std::optional<Fold> FoldOf(const program::Op& op);
+// The sums of n columns of f32 or f64 from those of `count` parts, which are f64 and lie `stride`
+// apart: added in order, rounded once. Overwrites the first part's.
+void AddParts(Type type, double* parts, int64_t count, int64_t stride, int64_t n, std::byte* to);
 
 // The families; null when the op is not of the family.
 KernelPtr MakeLinearKernel(const Making& making, const program::Op& op);

@@ -114,13 +114,6 @@ void Chain::Add(const Op& op) {
   const int64_t elements = result.num_elements(), whole = mesh::NumElements(domain_);
   in_row_ = row_ > 0 && elements != whole;
   MT_CHECK(elements == whole || elements * row_ == whole);
-  const bool kept = making_.plan.slots[op.results[0]].kind != plan::SlotKind::kNone;
-  const bool copies = kind.op == BlockOp::kCopy && kind.operands == 1 && op.kind != "gelu" &&
-                      local_.type(op.operands[0]).dtype == result.dtype;
-  if (copies && !kept) {
-    same_[op.results[0]] = op.operands[0];
-    return;
-  }
   std::vector<Source> in;
   for (const ValueId v : op.operands) in.push_back(SourceOf(v));
   if (op.kind == "sigmoid_cross_entropy") {
@@ -138,7 +131,12 @@ void Chain::Add(const Op& op) {
   if (op.kind == "gelu") return AddGelu(op, in[0]);
   const bool cast = op.kind == "cast" && in[0].dtype != result.dtype;
   const ValueId v = op.results[0];
+  const bool kept = making_.plan.slots[v].kind != plan::SlotKind::kNone;
   if (!cast && !kept) {
+    if (kind.op == BlockOp::kCopy) {
+      same_[v] = op.operands[0];
+      return;
+    }
     made_[v] = Once(kind.op, result.dtype, std::move(in)).node;
     return;
   }

@@ -60,7 +60,6 @@ class FusedKernel final : public Kernel {
   void RunPiece(const Frame& frame, int64_t begin, int64_t end, double* sums) const;
   void AddColumns(const Instruction& i, const std::byte* a, int64_t n, double* sums,
                   bool first) const;
-  void AddParts(const Frame& frame) const;
   void RunRows(const Instruction& i, std::byte* d, const std::byte* a, int64_t n) const;
   void RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin, int64_t n) const;
 
@@ -113,23 +112,8 @@ void FusedKernel::Run(const Frame& frame) const {
       RunPiece(frame, p * part_, std::min(n_, (p + 1) * part_), sums + p * code_.columns);
     }
   });
-  AddParts(frame);
-}
-
-// Overwrites the sums of the first part.
-void FusedKernel::AddParts(const Frame& frame) const {
-  auto* sums = reinterpret_cast<double*>(frame.scratch);
-  for (int64_t p = 1; p < parts_; ++p) {
-    for (int64_t j = 0; j < code_.columns; ++j) sums[j] += sums[p * code_.columns + j];
-  }
   for (const Sum& s : code_.sums) {
-    const double* from = sums + s.offset;
-    if (s.type == Type::kF64) {
-      std::copy_n(from, s.columns, frame.As<double>(s.value));
-    } else {
-      auto* to = frame.As<float>(s.value);
-      for (int64_t j = 0; j < s.columns; ++j) to[j] = static_cast<float>(from[j]);
-    }
+    AddParts(s.type, sums + s.offset, parts_, code_.columns, s.columns, frame.at[s.value]);
   }
 }
 

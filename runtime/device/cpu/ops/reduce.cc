@@ -131,7 +131,7 @@ class Folding {
       std::byte* out = to + o * s_.inner * width_;
       std::byte* mine = parts + o * parts_ * s_.inner * part_width_;
       if (real_sum_) {
-        AddParts(out, reinterpret_cast<double*>(mine));
+        AddParts(type_, reinterpret_cast<double*>(mine), parts_, s_.inner, s_.inner, out);
       } else {
         FoldBlock(out, mine, parts_);
       }
@@ -146,18 +146,6 @@ class Folding {
     } else {
       ActiveKernels().sum_rows(type_, sums, from, rows, s_.inner, s_.inner, true);
     }
-  }
-  // Overwrites the first of the parts.
-  void AddParts(std::byte* to, double* parts) const {
-    for (int64_t p = 1; p < parts_; ++p) {
-      for (int64_t j = 0; j < s_.inner; ++j) parts[j] += parts[p * s_.inner + j];
-    }
-    if (type_ == Type::kF64) {
-      std::copy_n(parts, s_.inner, reinterpret_cast<double*>(to));
-      return;
-    }
-    auto* sums = reinterpret_cast<float*>(to);
-    for (int64_t j = 0; j < s_.inner; ++j) sums[j] = static_cast<float>(parts[j]);
   }
   void FoldBlock(std::byte* to, const std::byte* from, int64_t rows) const {
     if (s_.inner == 1) {
@@ -299,6 +287,18 @@ std::optional<Fold> FoldOf(const Op& op) {
   if (op.kind == "reduce_max") return Fold::kMax;
   if (op.kind == "reduce_min") return Fold::kMin;
   return std::nullopt;
+}
+
+void AddParts(Type type, double* parts, int64_t count, int64_t stride, int64_t n, std::byte* to) {
+  for (int64_t p = 1; p < count; ++p) {
+    for (int64_t j = 0; j < n; ++j) parts[j] += parts[p * stride + j];
+  }
+  if (type == Type::kF64) {
+    std::copy_n(parts, n, reinterpret_cast<double*>(to));
+    return;
+  }
+  auto* sums = reinterpret_cast<float*>(to);
+  for (int64_t j = 0; j < n; ++j) sums[j] = static_cast<float>(parts[j]);
 }
 
 }  // namespace meshtrain::device::cpu
