@@ -131,3 +131,10 @@ function(mt_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
+
+# A test on NVIDIA's GPUs, by the plugin that MESHTRAIN_CUDA_PLUGIN names when it runs (docs/pjrt.md). The command is that of
+# a test on PJRT's plugin for the CPU. `scripts/test --gpu`.
+function(mt_gpu_test name)
+  add_test(NAME ${name} COMMAND sh -c "MESHTRAIN_PJRT_PLUGIN=$MESHTRAIN_CUDA_PLUGIN exec \"$@\"" ${name} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS gpu TIMEOUT 1200 RUN_SERIAL ON SKIP_REGULAR_EXPRESSION "pjrt did not run")
+endfunction()

@@ -43,6 +43,9 @@ Result<std::unique_ptr<Backend>> Pjrt(const BackendOptions& options) {
 Result<std::unique_ptr<Backend>> Tpu(const BackendOptions& options) {
   return OfPlugin(options, "tpu");
 }
+Result<std::unique_ptr<Backend>> Cuda(const BackendOptions& options) {
+  return OfPlugin(options, "cuda");
+}
 
 struct Row {
   Kind kind;
@@ -56,6 +59,7 @@ const std::vector<Row>& Rows() {
        Discrete},
       {{"pjrt", "devices of the plugin that MESHTRAIN_PJRT_PLUGIN names", HasPjrt()}, Pjrt},
       {{"tpu", "the same, of a plugin that drives TPUs (libtpu)", HasPjrt()}, Tpu},
+      {{"cuda", "the same, of a plugin that drives NVIDIA's GPUs", HasPjrt()}, Cuda},
   };
   return kRows;
 }

@@ -180,13 +180,6 @@ class Checker {
   void Kind() {
     const mesh::DeviceKind kind = program_.devices.kind;
     if (!Clean({"devices.kind"})) return;
-    const bool runs = kind == mesh::DeviceKind::kCpu || kind == mesh::DeviceKind::kDiscrete ||
-                      mesh::IsOfPlugin(kind);
-    if (!runs) {
-      problems_.Add(At("devices.kind"), Path("devices.kind"),
-                    "expected cpu, discrete, pjrt or tpu, the kinds that run yet, got: " +
-                        std::string(mesh::DeviceKindName(kind)));
-    }
     Slice();
     if (!mesh::IsOfPlugin(kind)) return;
     const std::string name(mesh::DeviceKindName(kind));

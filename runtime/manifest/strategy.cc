@@ -171,7 +171,7 @@ void ApplyStrategy(Problems& problems, Place place, const std::string& path,
   }
   if (strategy == "TPU") {
     const mesh::DeviceKind kind = program.devices.kind_given.value_or(mesh::DeviceKind::kTpu);
-    if (!mesh::IsOfPlugin(kind)) {
+    if (kind != mesh::DeviceKind::kTpu && kind != mesh::DeviceKind::kPjrt) {
       return refuse("`TPU` trains on devices of kind tpu, got: devices.kind: " +
                     std::string(mesh::DeviceKindName(kind)));
     }

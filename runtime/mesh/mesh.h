@@ -23,9 +23,9 @@ std::string_view DeviceKindName(DeviceKind kind);  // "cpu", "discrete", "cuda",
 std::optional<DeviceKind> FindDeviceKind(std::string_view name);
 // Their names, in their order.
 const std::vector<std::string>& DeviceKindNames();
-// Whether a plugin has them: any plugin's (kPjrt), or one of TPUs (kTpu).
+// Whether a plugin has them: any plugin's (kPjrt), or one of TPUs (kTpu), of GPUs (kCuda).
 inline bool IsOfPlugin(DeviceKind kind) {
-  return kind == DeviceKind::kPjrt || kind == DeviceKind::kTpu;
+  return kind == DeviceKind::kPjrt || kind == DeviceKind::kTpu || kind == DeviceKind::kCuda;
 }
 
 // One device of one process. Text: "cpu:3" in process 0, "1/cpu:3" in process 1.

@@ -3,6 +3,7 @@
 // alone, forward and backward, which is what it cannot be faster than. The modes take turns. One
 // JSON line each; see README.md.
 //   model_bench MANIFEST [seconds per repetition [repetitions]]     in the folder that its paths begin in
+// Where the manifest has devices of another kind than cpu, on one of them, and its products there.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -37,6 +38,8 @@ constexpr size_t kBatches = 8;
 struct Job {
   manifest::Program program;
   std::vector<train::Batch> batches;
+  bool on_cpus() const { return program.devices.kind == mesh::DeviceKind::kCpu; }
+  std::unique_ptr<execute::Session> Session() const;
 };
 
 template <typename T>
@@ -46,6 +49,11 @@ T OrDie(Result<T> result) {
     std::exit(1);
   }
   return *std::move(result);
+}
+
+std::unique_ptr<execute::Session> Job::Session() const {
+  return OrDie(execute::Session::Create(
+      {.device_kind = std::string(mesh::DeviceKindName(program.devices.kind))}));
 }
 
 Job ReadJob(const std::string& path) {
@@ -71,7 +79,7 @@ std::shared_ptr<Training> Train(const Job& job, int devices) {
   program.mesh = {{.name = "batch", .size = devices}};
   const recipe::Declared declared = OrDie(recipe::Declared::Create(program));
   auto training = std::make_shared<Training>();
-  training->session = OrDie(execute::Session::Create());
+  training->session = job.Session();
   std::vector<TensorType> types;
   for (const Tensor& component : job.batches[0].components) types.push_back(component.type());
   training->runner = OrDie(
@@ -111,14 +119,16 @@ Program ProductsOf(const Program& step) {
   return OrDie(b.Build());
 }
 
-Mode Products(const Program& step) {
+Mode Products(const Job& job, const Program& step) {
   struct Alone {
-    std::unique_ptr<execute::Session> session = OrDie(execute::Session::Create());
+    std::unique_ptr<execute::Session> session;
     std::unique_ptr<execute::LoadedStep> step;
   };
   const Program program = ProductsOf(step);
-  auto alone = std::make_shared<Alone>();
-  alone->step = OrDie(alone->session->Load(program, Mesh::Parse("batch=1").value(), {}, {}));
+  auto alone = std::make_shared<Alone>(Alone{.session = job.Session(), .step = {}});
+  const Mesh mesh =
+      OrDie(Mesh::Create({{.name = "batch", .size = 1}}, {{.kind = job.program.devices.kind}}));
+  alone->step = OrDie(alone->session->Load(program, mesh, {}, {}));
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     Tensor x(program.type(program.inputs[i].value));
     mesh::WithElementType(x.type().dtype, [&](auto zero) {
@@ -138,8 +148,8 @@ int Main(int argc, char** argv) {
   const Job job = ReadJob(argv[1]);
   const auto one = Train(job, 1);
   std::vector<Mode> modes = {StepsOf(job, "one_device", one),
-                             StepsOf(job, "virtual8", Train(job, 8)),
-                             Products(one->runner->programs().train_step)};
+                             Products(job, one->runner->programs().train_step)};
+  if (job.on_cpus()) modes.push_back(StepsOf(job, "virtual8", Train(job, 8)));
   Measure(modes, argc > 2 ? std::atof(argv[2]) : 0.6, argc > 3 ? std::atoi(argv[3]) : 7);
   for (const Mode& mode : modes) Print(mode);
   return 0;

@@ -1,4 +1,5 @@
 // The backend suite on devices of a PJRT plugin, and what a plugin alone can show.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -29,13 +30,10 @@ std::string Missing() {
   return "";
 }
 
-std::unique_ptr<Backend> Pjrt() {
-  return *MakePjrtBackend({.plugin = PluginPath(), .devices = kDevices});
-}
+std::unique_ptr<Backend> Pjrt() { return *BackendOf("pjrt", kDevices); }
 
 INSTANTIATE_TEST_SUITE_P(Pjrt, BackendSuite,
-                         ::testing::Values(BackendFactory{"cpu_plugin", true, Pjrt, Missing(),
-                                                          false}),
+                         ::testing::Values(BackendFactory{"plugin", true, Pjrt, Missing(), false}),
                          BackendName);
 
 class PjrtTest : public ::testing::Test {
@@ -71,6 +69,7 @@ TEST_F(PjrtTest, SaysWhatIsWrongWithOptionsAndDevices) {
   EXPECT_NE(Refused({.plugin = PluginPath(), .options = "cpu_device_count"})
                 .find("expected options as name=value,name=value, got: cpu_device_count"),
             std::string::npos);
+  if (Pjrt()->traits().devices != kDevices) GTEST_SKIP() << "no plugin of CPUs";
   const std::string few =
       Refused({.plugin = PluginPath(), .options = "cpu_device_count=2", .devices = 3});
   EXPECT_NE(few.find("expected at least 3 devices, got: 2 of cpu"), std::string::npos) << few;
@@ -91,11 +90,13 @@ TEST_F(PjrtTest, CompiledProgramsAreKeptAndFoundAgain) {
   program::Builder b("add");
   b.Output("y", b.Input("x", {mesh::DType::kF32, {4}}) + 1.0);
   const program::Program program = *b.Build();
-  const plan::Plan plan = PlanOf(program, "a=2", FirstDimension(program, "a=2"));
+  const int devices = std::min(2, Pjrt()->traits().devices);
+  const std::string mesh = "a=" + std::to_string(devices);
+  const plan::Plan plan = PlanOf(program, mesh, FirstDimension(program, mesh));
   const meshtrain::testing::StepInput input = InputFor(program, 3);
   const auto run = [&](const PjrtCounts& want) {
     const auto backend = *MakePjrtBackend(
-        {.plugin = PluginPath(), .devices = 2, .cache = folder.path() + "/compiled"});
+        {.plugin = PluginPath(), .devices = devices, .cache = folder.path() + "/compiled"});
     const auto got = RunPlan(*backend, plan, input);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
     ExpectNear(*got, *meshtrain::testing::Interpret(program, input), 1e-6);
@@ -117,12 +118,14 @@ TEST_F(PjrtTest, CompiledProgramsAreKeptAndFoundAgain) {
 TEST_F(PjrtTest, WhatIsWrittenAndCompiledIsCounted) {
   const auto backend = Pjrt();
   const program::Program program = sharding::MlpTrainStep();
-  const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=8");
+  const int devices = std::min(8, backend->traits().devices);
+  const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=" + std::to_string(devices));
   sharding::Given given;
   given.inputs.insert_or_assign("x", *mesh::Layout::BatchSharded(mesh, "batch", 2));
   const plan::Plan plan = *backend->Lower(*sharding::Shard(program, mesh, given), {});
   const int64_t ranks[] = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto executable = backend->Compile(plan, ranks, nullptr);
+  const auto executable =
+      backend->Compile(plan, std::span(ranks).first(static_cast<size_t>(devices)), nullptr);
   ASSERT_TRUE(executable.ok()) << executable.status().ToString();
   const PjrtCounts counts = CountsOfPjrtBackend(*backend);
   EXPECT_EQ(counts.compiled, 1);

@@ -1,7 +1,7 @@
 // What every backend keeps. A new one joins by
 //   INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite, ::testing::Values(BackendFactory{...}),
 //                            BackendName);
-// It has 15 devices or more.
+// It has 15 devices or more; where a plugin has fewer (one GPU), what needs more does not run.
 // Numbers are compared with the interpreter (tests/support), which shares no code with any backend.
 #pragma once
 
@@ -27,6 +27,9 @@ struct BackendFactory {
     return out << f.name;
   }
 };
+
+// Whether the backend has enough devices for the mesh.
+bool Fits(const Backend& backend, const std::string& mesh_text);
 
 inline std::string BackendName(const ::testing::TestParamInfo<BackendFactory>& info) {
   return info.param.name;

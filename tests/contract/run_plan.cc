@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/collective/local.h"
+#include "runtime/device/devices.h"
 
 namespace meshtrain::device {
 namespace {
@@ -101,6 +102,13 @@ Result<const Array*> Find(const Arrays& arrays, const std::string& name) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Backend>> BackendOf(const std::string& kind, int devices, int threads) {
+  auto all = MakeBackend({.kind = kind, .threads = threads, .devices = devices});
+  const bool of_plugin = kind != "cpu" && kind != "discrete";
+  if (!of_plugin || all.status().code() != StatusCode::kInvalidArgument) return all;
+  return MakeBackend({.kind = kind, .threads = threads});
+}
 
 Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Plan& plan,
                                                const meshtrain::testing::StepInput& input,

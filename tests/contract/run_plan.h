@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "runtime/device/backend.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::device {
+
+// A backend of so many devices; of those that there are, where a plugin drives fewer (one GPU).
+Result<std::unique_ptr<Backend>> BackendOf(const std::string& kind, int devices, int threads = 0);
 
 struct RunOptions {
   uint64_t seed = 0;              // how pending inputs are cut

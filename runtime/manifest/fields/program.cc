@@ -95,9 +95,9 @@ std::vector<Field> DeviceFields() {
       },
       {.about = "What computes: cpu; discrete, the processor with memory for each device that no "
                 "other can touch; pjrt, the devices of the plugin that MESHTRAIN_PJRT_PLUGIN "
-                "names; or tpu, the same where they must be TPUs. cuda is refused until it runs.",
+                "names; or tpu or cuda, the same where they must be TPUs, or NVIDIA's GPUs.",
        .fallback = "cpu; tpu under the strategy TPU",
-       .sample = "cuda"});
+       .sample = "discrete"});
   kind.type = FieldType::kWord;
   kind.words = mesh::DeviceKindNames();
   return {kind,

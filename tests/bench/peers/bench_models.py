@@ -35,6 +35,7 @@ def arguments(modes):
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--devices", type=int, default=8, help="virtual devices, in the modes that have them")
     parser.add_argument("--reps", type=int, default=7)
+    parser.add_argument("--platform", default="cpu", help="of JAX: cpu or cuda")
     args = parser.parse_args()
     args.batch = BATCH[args.model]
     return args

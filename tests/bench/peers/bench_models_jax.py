@@ -11,7 +11,7 @@ if devices > 1:
 if args.threads == 1:
     flags.append("--xla_cpu_multi_thread_eigen=false")
 os.environ["XLA_FLAGS"] = " ".join(flags)
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = args.platform
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

@@ -10,7 +10,6 @@
 
 #include "runtime/collective/fabric.h"
 #include "runtime/device/backend.h"
-#include "runtime/device/devices.h"
 #include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "tests/contract/run_plan.h"
@@ -41,8 +40,7 @@ Result<device::Backend*> Walled(const std::string& kind, int threads) {
   static std::map<std::pair<std::string, int>, std::unique_ptr<device::Backend>> backends;
   auto& backend = backends[{kind, threads}];
   if (backend == nullptr) {
-    MT_ASSIGN_OR_RETURN(
-        backend, device::MakeBackend({.kind = kind, .threads = threads, .devices = kMostDevices}));
+    MT_ASSIGN_OR_RETURN(backend, device::BackendOf(kind, kMostDevices, threads));
   }
   return backend.get();
 }
@@ -127,6 +125,19 @@ Result<StepResult> RunInSession(const Case& c, const Way& way, const Mesh& mesh,
     result.states[variable.name()] = testing::ToArray(value);
   }
   return result;
+}
+
+// Where a plugin has fewer devices than the mesh (one GPU), on one without layouts.
+Result<StepResult> RunOnPlugin(const Case& c, const Way& way) {
+  MT_ASSIGN_OR_RETURN(device::Backend * backend, Walled("pjrt", way.threads));
+  const int devices = backend->traits().devices;
+  const bool fits = devices >= c.mesh.size();
+  MT_ASSIGN_OR_RETURN(const Mesh mesh,
+                      fits ? Result<Mesh>(c.mesh) : sharding::CollapseLocal(c.mesh));
+  Case run = c;
+  if (!fits) run.given = {};
+  if (way.where == Where::kPjrt) return RunAsPlan(run, way, mesh, run.given, backend);
+  return RunInSession(run, way, mesh, {.device_kind = "pjrt", .devices = fits ? kMostDevices : 0});
 }
 
 // Each process is a thread of this one with a session of its own.
@@ -249,16 +260,15 @@ Result<StepResult> Run(const Case& c, const Way& way) {
       return RunInSession(c, way, c.mesh, {.isolated = true});
     case Where::kTwoProcesses:
       return RunInTwoProcesses(c, way);
-    case Where::kDiscrete:
-    case Where::kPjrt: {
-      const char* kind = way.where == Where::kPjrt ? "pjrt" : "discrete";
-      MT_ASSIGN_OR_RETURN(device::Backend * backend, Walled(kind, way.threads));
+    case Where::kDiscrete: {
+      MT_ASSIGN_OR_RETURN(device::Backend * backend, Walled("discrete", way.threads));
       return RunAsPlan(c, way, c.mesh, c.given, backend);
     }
     case Where::kDiscreteSession:
       return RunInSession(c, way, c.mesh, {.device_kind = "discrete"});
+    case Where::kPjrt:
     case Where::kPjrtSession:
-      return RunInSession(c, way, c.mesh, {.device_kind = "pjrt", .devices = kMostDevices});
+      return RunOnPlugin(c, way);
   }
   return Internal("no such way");
 }

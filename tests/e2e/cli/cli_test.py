@@ -269,8 +269,8 @@ class Mistakes(Case):
                           "job.yaml:10:5: program.mesh: axis `model` of size 2 splits nothing: no layout rule and no input uses it")
         self.expect_error(self.run_job(self.manifest(edit=devices("kind: cpu, count: 1"))), 78,
                           "job.yaml:10:5: program.mesh: mesh batch=2 needs 2 devices, got: 1 process with 1 device")
-        self.expect_error(self.run_job(self.manifest(edit=devices("kind: cuda"))), 78,
-                          "program.devices.kind: expected cpu, discrete, pjrt or tpu, the kinds that run yet, got: cuda")
+        self.expect_error(self.run_job(self.manifest(edit=devices("kind: cda"))), 78,
+                          "program.devices.kind: expected one of cpu, discrete, cuda, tpu, pjrt, got: cda, did you mean `cuda`?")
 
     def test_layouts_that_do_not_fit(self):
         rule = lambda text: (lambda t: t.replace("    train: {epochs", "    layout: {rules: [" + text + "]}\n    train: {epochs"))

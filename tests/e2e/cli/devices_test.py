@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kinds of devices under the command line: the repository's examples and strategies give the numbers of the CPU on devices
 with walls (`discrete`) and on a plugin's (`pjrt`), what one kind saves another takes up, and what is wrong is said.
-    devices_test.py BIN_FOLDER PLUGINS_FOLDER [CLASS ...]"""
+    devices_test.py BIN_FOLDER PLUGINS_FOLDER [Discrete | Pjrt | Cuda]"""
 import functools
 import gzip
 import json
@@ -97,6 +97,7 @@ class DevicesCase(Case):
 
 class SameNumbers:
     """What holds for every kind."""
+    MESHES = staticmethod(lambda text: text)  # of the examples and the small job
 
     def both(self, make, name):
         for kind in ("cpu", self.KIND):
@@ -106,7 +107,7 @@ class SameNumbers:
     def test_examples(self):
         for name in self.EXAMPLES:
             with self.subTest(name):
-                whole = (EXAMPLES / f"{name}.yaml").read_text()
+                whole = self.MESHES((EXAMPLES / f"{name}.yaml").read_text())
                 text = small(whole)
                 if name in self.DEEP:
                     text = small(whole, batch=64)  # one step
@@ -123,7 +124,7 @@ class SameNumbers:
 
     def test_what_one_kind_saves_another_takes_up(self):
         def at(kind, epochs):
-            return on_kind(Path(self.manifest(mesh="{batch: 8}", batch=50, epochs=epochs, edit=lambda t: t.replace(
+            return on_kind(Path(self.manifest(mesh=self.MESHES("{batch: 8}"), batch=50, epochs=epochs, edit=lambda t: t.replace(
                 "      batch: 50", "      batch: 50\n      uneven: true"))).read_text(), kind)
         self.job(at("cpu", 2), "whole")
         whole = self.figures("whole")
@@ -139,7 +140,7 @@ class SameNumbers:
                           self.job(at(kind, 1), f"says-{kind}").stdout)
 
     def test_programs_in_cpp(self):
-        few = ("--data", "data", "--take", "80", "--batch", "40", "--epochs", "1")
+        few = ("--data", "data", "--take", "80", "--batch", "40", "--epochs", "1", "--mesh", self.MESHES("batch=8"))
         epoch = [self.run_here(BIN / "core_mlp", *few, "--device", kind).stdout for kind in ("cpu", self.KIND)]
         numbers = [[float(n) for n in re.findall(r"\d\.\d{4}", line)] for line in epoch]
         self.assertEqual(len(numbers[0]), 4, epoch)
@@ -154,7 +155,7 @@ class SameNumbers:
                     self.assertAlmostEqual(a, b, delta=1e-6)
 
     def test_plan_is_what_runs(self):
-        text = on_kind(Path(self.manifest(mesh="{batch: 2}", epochs=1)).read_text(), self.KIND)
+        text = on_kind(Path(self.manifest(mesh=self.MESHES("{batch: 2}"), epochs=1)).read_text(), self.KIND)
         self.job(text, "plan")
         plan = self.run_here(BIN / "meshtrain", "plan", "-f", "plan.yaml")
         self.assertTrue(plan.stdout.startswith((self.folder / "out-plan" / "plan.txt").read_text()))
@@ -263,6 +264,15 @@ class Pjrt(SameNumbers, DevicesCase):
         self.job(on("cpu").replace("TPU", "Mirrored"), "mirrored")
         self.assert_same(self.figures("tpu"), self.figures("mirrored"), self.TOLERANCE, "TPU")
 
+    def test_gpus_are_a_plugins_that_says_so(self):
+        on = self.strategy("Mirrored", 8, self.BATCH)
+        self.wrong(on("cuda"), 78, "devices: expected a plugin of cuda, got: ", ", of cpu")
+        cuda = {"MESHTRAIN_PJRT_PLUGIN": str(PLUGINS / "libplugin_that_fails.so"), "MESHTRAIN_PJRT_OPTIONS": "cpu_device_count=8",
+                "MT_REAL_PLUGIN": PLUGIN, "MT_SAY_PLATFORM": "cuda"}
+        self.job(on("cuda"), "cuda", tool="meshtrain-worker", environment=cuda)
+        self.job(on("cpu"), "cpu")
+        self.assert_same(self.figures("cuda"), self.figures("cpu"), self.TOLERANCE, "cuda")
+
     def test_a_device_that_is_lost_or_full(self):
         text = on_kind(Path(self.manifest(mesh="{batch: 2}")).read_text(), "pjrt")
         failing = {"MESHTRAIN_PJRT_PLUGIN": str(PLUGINS / "libplugin_that_fails.so"), "MT_REAL_PLUGIN": PLUGIN, "MT_FAIL_AFTER": "9"}
@@ -273,11 +283,34 @@ class Pjrt(SameNumbers, DevicesCase):
         self.wrong(text, 78, "the device is full", environment=failing | {"MT_FAIL_WITH": "8", "MT_FAIL_AFTER": "2"})
 
 
+def on_one(text):
+    """A manifest, or the text of a mesh, with axes of one device."""
+    mesh = r"^    mesh: \{.*?\}" if "\n" in text else r"^.*$"
+    return re.sub(mesh, lambda found: re.sub(r"\d+", "1", found[0]), text, flags=re.MULTILINE)
+
+
+class Cuda(SameNumbers, DevicesCase):
+    """One GPU of NVIDIA's, as many as a machine is sure to have."""
+    KIND = "cuda"
+    MESHES = staticmethod(on_one)
+    TOLERANCE = 1e-5
+    EXAMPLES = ("mnist-mlp", "mnist-mlp-model-parallel", "lenet", "resnet")
+    DEEP = ("resnet",)
+    BATCH = 40
+    STRATEGIES = [("Default", 1, {}), ("OneDevice", 1, {}), ("Mirrored", 1, {})]
+    LOOPS = [("one-device", 1)]
+
+    def test_what_is_wrong_is_said(self):
+        text = self.strategy("Mirrored", 99, 99)("cuda")
+        result = self.job(text, "wrong", tool="meshtrain-worker", code=78)
+        self.assertIn("expected at least 99 devices, got: ", result.stderr)
+
+
 if __name__ == "__main__":
     if "Pjrt" in sys.argv and os.environ.get("MT_BUILT_WITHOUT_PJRT"):
         print("pjrt did not run: this build has no pjrt_c_api.h")
         sys.exit(0)
-    if "Pjrt" in sys.argv and not PLUGIN:
+    if not PLUGIN and "Discrete" not in sys.argv:
         print("pjrt did not run: MESHTRAIN_PJRT_PLUGIN names no plugin")
         sys.exit(0)
     unittest.main(verbosity=2)

@@ -114,7 +114,7 @@ class Ways(RunningCase):
     @way("a manifest that is wrong, too large, or asks for what is not there", 78)
     def test_wrong_manifest(self):
         self.both_end(self.manifest(edit=lambda t: t.replace("- flatten", "- flaten")), "did you mean `flatten`?")
-        self.both_end(self.manifest(edit=lambda t: t.replace("    data:", "    devices: {kind: cuda}\n    data:")), "got: cuda")
+        self.both_end(self.manifest(edit=lambda t: t.replace("    data:", "    devices: {kind: cda}\n    data:")), "got: cda")
         self.ends(self.worker(manifest=self.manifest(edit=lambda t: t + "# " + "x" * (5 << 20) + "\n")), "job.yaml: expected at most")
 
     @way("a variable of the environment that is wrong (TF_CONFIG, a token, certificates)", 78)

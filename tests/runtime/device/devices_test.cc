@@ -13,7 +13,7 @@ namespace {
 
 TEST(DevicesTest, EachKindThatIsBuiltMakesItsBackend) {
   for (const Kind& kind : Kinds()) {
-    if (!kind.built || kind.name == "pjrt" || kind.name == "tpu") continue;  // of a plugin
+    if (!kind.built || mesh::IsOfPlugin(*mesh::FindDeviceKind(kind.name))) continue;
     const auto backend = MakeBackend({.kind = std::string(kind.name), .threads = 1});
     ASSERT_TRUE(backend.ok()) << backend.status().ToString();
     EXPECT_EQ((*backend)->name(), kind.name);
@@ -24,7 +24,8 @@ TEST(DevicesTest, EachKindThatIsBuiltMakesItsBackend) {
 TEST(DevicesTest, AnUnknownKindIsToldTheKnownOnes) {
   const Status status = MakeBackend({.kind = "abacus"}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "devices: expected a kind of cpu, discrete, pjrt, tpu, got: abacus");
+  EXPECT_EQ(status.message(),
+            "devices: expected a kind of cpu, discrete, pjrt, tpu, cuda, got: abacus");
 }
 
 TEST(DevicesTest, WhatTheEnvironmentSaysOfDevicesWithWalls) {

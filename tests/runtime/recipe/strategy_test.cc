@@ -68,6 +68,9 @@ const Case kCases[] = {
      "batch=2", 2, mesh::DeviceKind::kDiscrete},
     {"TpuOfAPlugin", Job("TPU", "chief: {replicas: 1}", "    devices: {kind: pjrt, count: 8}\n"),
      "batch=8", 1, mesh::DeviceKind::kPjrt},
+    {"MirroredOnGpus",
+     Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: cuda, count: 4}\n"), "batch=4", 1,
+     mesh::DeviceKind::kCuda},
     {"TpuByCount", Job("TPU", "chief: {replicas: 1}", "    devices: {count: 4}\n"), "batch=4", 1,
      mesh::DeviceKind::kTpu},
     {"TpuBySlice", Job("TPU", "chief: {replicas: 1}", "    devices: {slice: v5e-8}\n"), "batch=8",
@@ -264,9 +267,9 @@ INSTANTIATE_TEST_SUITE_P(
               Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"),
               "job.yaml:6:5: program.devices.kind: expected cpu or discrete in 2 processes: "
               "collectives of a plugin's devices do not leave their process, got: tpu"},
-        Wrong{"Cuda", Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: cuda}\n"),
-              "job.yaml:6:21: program.devices.kind: expected cpu, discrete, pjrt or tpu, the kinds "
-              "that run yet, got: cuda"},
+        Wrong{"TpuOnGpus", Job("TPU", "worker: {replicas: 1}", "    devices: {kind: cuda}\n"),
+              "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: "
+              "devices.kind: cuda"},
         Wrong{"ASliceOfManyHosts",
               Job("TPU", "chief: {replicas: 1}", "    devices: {slice: v5e-16}\n"),
               "job.yaml:6:22: program.devices.slice: expected one of v4-8, v5e-1, v5e-4, v5e-8, "
