@@ -3,6 +3,8 @@
 // plan. The modes take turns, so that a machine whose speed changes changes them alike. One JSON
 // line each; see README.md.
 //   mlp_bench [seconds per repetition]
+//   mlp_bench --kinds [seconds]           on each kind of devices
+//   mlp_bench --device KIND [seconds]     on one device of a kind, as cuda
 //   mlp_bench --finite-check [seconds]    what looking for NaN and infinities adds to a step
 #include <time.h>
 
@@ -229,6 +231,16 @@ int main(int argc, char** argv) {
                          {.device_kind = "pjrt", .devices = 8, .guard_updates = false}));
     }
     Measure(kinds, argc > 2 ? std::atof(argv[2]) : 0.2, kRepetitions);
+    for (const Mode& mode : kinds) Print(mode);
+    return 0;
+  }
+  if (argc > 2 && std::string_view(argv[1]) == "--device") {
+    const SessionOptions guarded{.device_kind = argv[2]};
+    SessionOptions unguarded = guarded;
+    unguarded.guard_updates = false;
+    std::vector<Mode> kinds = {TrainingStepIn("one_device", "batch=1", guarded),
+                               TrainingStepIn("one_device_unguarded", "batch=1", unguarded)};
+    Measure(kinds, argc > 3 ? std::atof(argv[3]) : 0.2, kRepetitions);
     for (const Mode& mode : kinds) Print(mode);
     return 0;
   }
