@@ -235,8 +235,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (argc > 2 && std::string_view(argv[1]) == "--device") {
-    const SessionOptions guarded{.device_kind = argv[2]};
-    SessionOptions unguarded = guarded;
+    const meshtrain::execute::SessionOptions guarded{.device_kind = argv[2]};
+    meshtrain::execute::SessionOptions unguarded = guarded;
     unguarded.guard_updates = false;
     std::vector<Mode> kinds = {TrainingStepIn("one_device", "batch=1", guarded),
                                TrainingStepIn("one_device_unguarded", "batch=1", unguarded)};

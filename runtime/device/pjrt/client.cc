@@ -34,7 +34,14 @@ PJRT_Buffer_Type TypeOf(mesh::DType dtype) {
   return PJRT_Buffer_Type_INVALID;
 }
 
-// "a=1,b=text". The values' bytes are those of `text`.
+// Whether the whole text is a number of the type of `to`, which it becomes.
+template <typename T>
+bool IsAll(std::string_view text, T& to) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "a=1,b=0.5,c=true,d=text". The values' bytes are those of `text`.
 Result<std::vector<PJRT_NamedValue>> ParseOptions(std::string_view text) {
   std::vector<PJRT_NamedValue> values;
   while (!text.empty()) {
@@ -51,10 +58,13 @@ Result<std::vector<PJRT_NamedValue>> ParseOptions(std::string_view text) {
     MT_PJRT_ARGS(PJRT_NamedValue, named);
     named.name = item.data();
     named.name_size = equals;
-    const auto [end, error] =
-        std::from_chars(value.data(), value.data() + value.size(), named.int64_value);
-    if (error == std::errc() && end == value.data() + value.size()) {
+    float number = 0;
+    if (IsAll(value, named.int64_value)) {
       named.type = PJRT_NamedValue_kInt64;
+      named.value_size = 1;
+    } else if (IsAll(value, number)) {
+      named.type = PJRT_NamedValue_kFloat;
+      named.float_value = number;
       named.value_size = 1;
     } else if (value == "true" || value == "false") {
       named.type = PJRT_NamedValue_kBool;

@@ -12,7 +12,7 @@ namespace meshtrain::device {
 struct PjrtOptions {
   std::string plugin;    // path of the library
   std::string platform;  // what its devices must be: "tpu", "cuda"; "": whatever they are
-  std::string options;   // of its client: "name=value,name=value", whole numbers as such
+  std::string options;   // of its client: "name=value,name=value"; 1, 0.5, true, text
   int devices = 0;       // at least so many must be there; the CPU's plugin makes as many; 0: any
   std::string cache;     // folder of compiled programs; "": none is kept
 };
