@@ -151,6 +151,7 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
     }
   }
   for (const program::OpDef* def : program::Registry::Standard().All()) {
+    if (def->kind == "mask_pad" && !Fits(*backend, "a=4")) continue;  // of uneven shards
     // The partitioner turns it into reshards.
     if (def->collective || def->kind == "shard_slice" || def->kind == "shard_window" ||
         def->kind == "relayout") {
