@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <utility>
 
@@ -16,8 +17,39 @@ namespace {
 
 using ClientPtr = std::shared_ptr<Client>;
 
-// A plugin's buffers never change, but for one that is donated to a step. So a copy on the same
-// device is the same buffer, held twice, and a buffer held twice is not donated.
+// What a plugin's buffer holds. It never changes, but for one that is donated to a step.
+struct Held {
+  explicit Held(BufferHandle given) : buffer(std::move(given)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    if (client != nullptr) (void)Arrive();
+  }
+
+  // Begins to copy it to the host. A step's numbers so are there with the step's end: whoever asks
+  // for them one after the other waits for a device's answer each time.
+  Status BeginToHost(ClientPtr from, const mesh::TensorType& type) {
+    on_host.resize(static_cast<size_t>(type.num_bytes()));
+    MT_ASSIGN_OR_RETURN(arrives, from->BeginToHost(buffer.get(), type, on_host));
+    client = std::move(from);
+    return OkStatus();
+  }
+  // Waits for it, the first time.
+  Status Arrive() {
+    if (arrives.get() == nullptr) return arrived;
+    const EventHandle event = std::exchange(arrives, {});
+    arrived = Await(*client->plugin(), event, "pjrt: copy to the host");
+    return arrived;
+  }
+
+  BufferHandle buffer;
+  ClientPtr client;  // null: nothing was copied
+  std::vector<std::byte> on_host;
+  EventHandle arrives;
+  Status arrived;
+};
+
+// A copy on the same device is the same buffer, held twice, and a buffer held twice is not donated.
 class PjrtBuffer final : public Buffer {
  public:
   PjrtBuffer(int device, mesh::TensorType type) : device_(device), type_(std::move(type)) {}
@@ -25,7 +57,7 @@ class PjrtBuffer final : public Buffer {
   const mesh::TensorType& type() const override { return type_; }
   std::byte* host() override { return nullptr; }
 
-  std::shared_ptr<BufferHandle> value;
+  std::shared_ptr<Held> value;
 
  private:
   int device_;
@@ -36,9 +68,12 @@ class PjrtBuffer final : public Buffer {
 PjrtBuffer& Ours(Buffer& buffer) { return static_cast<PjrtBuffer&>(buffer); }
 const PjrtBuffer& Ours(const Buffer& buffer) { return static_cast<const PjrtBuffer&>(buffer); }
 
-std::shared_ptr<BufferHandle> Share(BufferHandle handle) {
-  return std::make_shared<BufferHandle>(std::move(handle));
+std::shared_ptr<Held> Share(BufferHandle handle) {
+  return std::make_shared<Held>(std::move(handle));
 }
+
+// Numbers that are read after each step, not tensors.
+constexpr int64_t kFewBytes = 64;
 
 class PjrtExecutable final : public Executable {
  public:
@@ -68,11 +103,11 @@ class PjrtExecutable final : public Executable {
     for (size_t d = 0; d < devices.size(); ++d) {
       MT_RETURN_IF_ERROR(CheckTypes(devices[d]));
       for (Buffer* buffer : devices[d].inputs) {
-        arguments[d].push_back(Ours(*buffer).value->get());
+        arguments[d].push_back(Ours(*buffer).value->buffer.get());
       }
       for (size_t s = 0; s < devices[d].states.size(); ++s) {
         const PjrtBuffer& state = Ours(*devices[d].states[s]);
-        arguments[d].push_back(state.value->get());
+        arguments[d].push_back(state.value->buffer.get());
         const auto index = static_cast<int64_t>(inputs_ + s);
         if (state.value.use_count() > 1 &&
             std::find(kept.begin(), kept.end(), index) == kept.end()) {
@@ -89,14 +124,20 @@ class PjrtExecutable final : public Executable {
     ends_ = std::move(*ends);
     for (size_t d = 0; d < devices.size(); ++d) {
       for (size_t o = 0; o < outputs_; ++o) {
-        Ours(*devices[d].outputs[o]).value = Share(std::move(results[d][o]));
+        PjrtBuffer& output = Ours(*devices[d].outputs[o]);
+        output.value = Share(std::move(results[d][o]));
+        if (output.bytes() <= 0 || output.bytes() > kFewBytes) continue;
+        MT_RETURN_IF_ERROR(output.value->BeginToHost(client_, output.type()));
       }
       for (size_t s = 0; s < states; ++s) {
         Ours(*devices[d].states[lowered_.changed[s]]).value =
             Share(std::move(results[d][outputs_ + s]));
       }
     }
-    if (codes > 0) code_ = std::move(results[0].back());
+    if (codes > 0) {
+      code_ = Share(std::move(results[0].back()));
+      MT_RETURN_IF_ERROR(code_->BeginToHost(client_, {mesh::DType::kI32, {}}));
+    }
     if (zero_output_ >= 0) count_ = Ours(*devices[0].outputs[zero_output_]).value;
     return OkStatus();
   }
@@ -133,15 +174,15 @@ class PjrtExecutable final : public Executable {
   Status CheckGuards() {
     if (lowered_.guards.empty()) return OkStatus();
     int32_t code = 0;
-    MT_RETURN_IF_ERROR(client_->ToHost(code_.get(), {mesh::DType::kI32, {}},
-                                       std::as_writable_bytes(std::span(&code, 1))));
+    MT_RETURN_IF_ERROR(code_->Arrive());
+    std::memcpy(&code, code_->on_host.data(), sizeof code);
     if (code == 0) return OkStatus();
     const std::string& name = lowered_.guards[static_cast<size_t>(code - 1)];
     if (!name.empty()) {
       return Aborted("output `" + name + "` is not finite").From(Origin::kNumbers);
     }
     float count = 0;
-    MT_RETURN_IF_ERROR(client_->ToHost(count_->get(), {mesh::DType::kF32, {}},
+    MT_RETURN_IF_ERROR(client_->ToHost(count_->buffer.get(), {mesh::DType::kF32, {}},
                                        std::as_writable_bytes(std::span(&count, 1))));
     return Aborted(std::to_string(static_cast<int64_t>(count)) +
                    " elements of the loss and the gradients are not finite")
@@ -157,8 +198,7 @@ class PjrtExecutable final : public Executable {
   const int zero_output_;
   std::vector<mesh::TensorType> types_;  // of inputs, states, outputs
   std::vector<EventHandle> ends_;        // of the step under way
-  BufferHandle code_;
-  std::shared_ptr<BufferHandle> count_;
+  std::shared_ptr<Held> code_, count_;
   int64_t steps_ = 0;
 };
 
@@ -188,7 +228,7 @@ class PjrtBackend final : public Backend {
     PjrtBuffer& buffer = Ours(to);
     if (static_cast<int64_t>(from.size()) == to.bytes()) return Fill(buffer, from);
     std::vector<std::byte> whole(static_cast<size_t>(to.bytes()));
-    MT_RETURN_IF_ERROR(client_->ToHost(buffer.value->get(), buffer.type(), whole));
+    MT_RETURN_IF_ERROR(client_->ToHost(buffer.value->buffer.get(), buffer.type(), whole));
     std::copy(from.begin(), from.end(), whole.begin());
     return Fill(buffer, whole);
   }
@@ -197,11 +237,17 @@ class PjrtBackend final : public Backend {
     MT_RETURN_IF_ERROR(CheckCopy(name(), to.size(), from.bytes()));
     const PjrtBuffer& buffer = Ours(from);
     if (from.bytes() == 0) return OkStatus();
+    Held& held = *buffer.value;
+    if (held.client != nullptr) {
+      MT_RETURN_IF_ERROR(held.Arrive());
+      std::copy_n(held.on_host.begin(), to.size(), to.begin());
+      return OkStatus();
+    }
     if (static_cast<int64_t>(to.size()) == from.bytes()) {
-      return client_->ToHost(buffer.value->get(), buffer.type(), to);
+      return client_->ToHost(held.buffer.get(), buffer.type(), to);
     }
     std::vector<std::byte> whole(static_cast<size_t>(from.bytes()));
-    MT_RETURN_IF_ERROR(client_->ToHost(buffer.value->get(), buffer.type(), whole));
+    MT_RETURN_IF_ERROR(client_->ToHost(held.buffer.get(), buffer.type(), whole));
     std::copy_n(whole.begin(), to.size(), to.begin());
     return OkStatus();
   }
@@ -212,7 +258,8 @@ class PjrtBackend final : public Backend {
       Ours(to).value = Ours(from).value;
       return OkStatus();
     }
-    MT_ASSIGN_OR_RETURN(BufferHandle made, client_->CopyTo(to.device(), Ours(from).value->get()));
+    MT_ASSIGN_OR_RETURN(BufferHandle made,
+                        client_->CopyTo(to.device(), Ours(from).value->buffer.get()));
     Ours(to).value = Share(std::move(made));
     return OkStatus();
   }

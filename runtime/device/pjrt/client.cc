@@ -182,6 +182,12 @@ Result<BufferHandle> Client::FromHost(int device, const mesh::TensorType& type,
 
 Status Client::ToHost(PJRT_Buffer* buffer, const mesh::TensorType& type,
                       std::span<std::byte> to) const {
+  MT_ASSIGN_OR_RETURN(const EventHandle arrived, BeginToHost(buffer, type, to));
+  return Await(*plugin_, arrived, "pjrt: copy to the host");
+}
+
+Result<EventHandle> Client::BeginToHost(PJRT_Buffer* buffer, const mesh::TensorType& type,
+                                        std::span<std::byte> to) const {
   const std::vector<int64_t> order = MinorToMajor(type.dims.size());
   MT_PJRT_ARGS(PJRT_Buffer_MemoryLayout, layout);
   layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
@@ -194,7 +200,7 @@ Status Client::ToHost(PJRT_Buffer* buffer, const mesh::TensorType& type,
   args.dst = to.data();
   args.dst_size = to.size();
   MT_RETURN_IF_ERROR(MT_PJRT_CALL(*plugin_, PJRT_Buffer_ToHostBuffer, args));
-  return Await(*plugin_, Own(plugin_, args.event), "pjrt: copy to the host");
+  return Own(plugin_, args.event);
 }
 
 Result<BufferHandle> Client::CopyTo(int device, PJRT_Buffer* buffer) const {

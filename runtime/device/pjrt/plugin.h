@@ -100,6 +100,9 @@ class Client {
   Result<BufferHandle> FromHost(int device, const mesh::TensorType& type,
                                 const std::byte* bytes) const;
   Status ToHost(PJRT_Buffer* buffer, const mesh::TensorType& type, std::span<std::byte> to) const;
+  // The same, under way when the call returns; `to` must stay until the event has come.
+  Result<EventHandle> BeginToHost(PJRT_Buffer* buffer, const mesh::TensorType& type,
+                                  std::span<std::byte> to) const;
   Result<BufferHandle> CopyTo(int device, PJRT_Buffer* buffer) const;
 
   // A program of StableHLO's text for a replica on each of `devices`. `cache`: a folder where what

@@ -132,12 +132,13 @@ Result<StepResult> RunOnPlugin(const Case& c, const Way& way) {
   MT_ASSIGN_OR_RETURN(device::Backend * backend, Walled("pjrt", way.threads));
   const int devices = backend->traits().devices;
   const bool fits = devices >= c.mesh.size();
+  const int asked = devices < kMostDevices ? devices : kMostDevices;
   MT_ASSIGN_OR_RETURN(const Mesh mesh,
                       fits ? Result<Mesh>(c.mesh) : sharding::CollapseLocal(c.mesh));
   Case run = c;
   if (!fits) run.given = {};
   if (way.where == Where::kPjrt) return RunAsPlan(run, way, mesh, run.given, backend);
-  return RunInSession(run, way, mesh, {.device_kind = "pjrt", .devices = fits ? kMostDevices : 0});
+  return RunInSession(run, way, mesh, {.device_kind = "pjrt", .devices = asked});
 }
 
 // Each process is a thread of this one with a session of its own.
@@ -230,12 +231,11 @@ Result<StepResult> Want(const Case& c) {
     }
     array = testing::Given(std::move(array), parts);
   }
-  // What a plugin's compiler makes of a sum is its own.
-  std::optional<testing::SumsInARow> in_a_row;
+  std::optional<testing::ByAPlugin> by_a_plugin;
   const bool of_plugin = std::any_of(c.ways.begin(), c.ways.end(), [](const Way& way) {
     return way.where == Where::kPjrt || way.where == Where::kPjrtSession;
   });
-  if (of_plugin) in_a_row.emplace();
+  if (of_plugin) by_a_plugin.emplace();
   StepResult result;
   for (int s = 0; s < c.steps; ++s) {
     MT_ASSIGN_OR_RETURN(result, testing::Interpret(c.program, input, testing::Keep::kBounded));

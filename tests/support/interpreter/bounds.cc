@@ -7,7 +7,7 @@ namespace meshtrain::testing {
 namespace interpreter {
 
 namespace {
-thread_local int sums_in_a_row = 0;  // of SumsInARow that live
+thread_local int by_a_plugin = 0;  // of ByAPlugin that live
 }  // namespace
 
 double UnitOf(DType dtype) { return mesh::UnitRoundoff(dtype); }
@@ -24,9 +24,11 @@ double SmallestOf(DType dtype) {
 
 }  // namespace
 
+bool IsByAPlugin() { return by_a_plugin > 0; }
+
 double SumUnits(DType dtype, int64_t n) {
   const auto terms = static_cast<double>(n);
-  if (sums_in_a_row > 0) return terms;
+  if (IsByAPlugin()) return terms;
   return std::min(terms, dtype == DType::kF64 ? 32 + terms / 16 : 32);
 }
 
@@ -132,8 +134,8 @@ Array Moved(const Array& x, const TensorType& type, const std::vector<int64_t>& 
 
 }  // namespace interpreter
 
-SumsInARow::SumsInARow() { ++interpreter::sums_in_a_row; }
-SumsInARow::~SumsInARow() { --interpreter::sums_in_a_row; }
+ByAPlugin::ByAPlugin() { ++interpreter::by_a_plugin; }
+ByAPlugin::~ByAPlugin() { --interpreter::by_a_plugin; }
 
 Array Given(Array array, int64_t pending_parts) {
   interpreter::StartBounds(array);

@@ -28,6 +28,7 @@ struct Rule {
   // What a backend's result may be wrong by, in halves of an ulp; 0: it is exact. Those of curves
   // are what tests/runtime/device/kernels_test.cc measures, twice, and one.
   double units = 1;
+  double units_by_a_plugin = 0;  // where more: ByAPlugin
   Linear linear = Linear::kNo;
   GridRule grid = GridRule::kNone;
   SpreadFn spread = nullptr;
@@ -131,6 +132,7 @@ std::map<std::string, Rule> MakeRules() {
       "relu", [](Reals x) { return std::isnan(x[0]) ? x[0] : std::max(x[0], 0.0); }, nullptr,
       GridRule::kLeast);
   curve("sqrt", 1, [](Reals x) { return std::sqrt(x[0]); });
+  rules["sqrt"].units_by_a_plugin = 3;
   curve("rsqrt", 4, [](Reals x) { return 1 / std::sqrt(x[0]); });
   curve("exp", 5, [](Reals x) { return std::exp(x[0]); });
   curve("log", 5, [](Reals x) { return std::log(x[0]); });
@@ -290,6 +292,7 @@ Array Apply(const Rule& rule, const Operands& x, const TensorType& type, Keep ke
   Array out(type);
   const bool of_floats = mesh::IsFloat(x[0]->type.dtype);
   const bool bounded = keep == Keep::kBounded;
+  const double units = IsByAPlugin() ? std::max(rule.units, rule.units_by_a_plugin) : rule.units;
   if (bounded) StartBounds(out);
   if (!out.mass.empty()) {
     out.grid = GridOfResult(rule.grid, x);
@@ -323,7 +326,7 @@ Array Apply(const Rule& rule, const Operands& x, const TensorType& type, Keep ke
       const double size = std::abs(value) + out.error[at];
       out.mass[at] = std::max(size, MassOfResult(rule, mass, real, error));
       const double relative_to = rule.size != nullptr ? rule.size(real, error) : out.mass[at];
-      if (rule.units > 0) AddRounding(out, at, rule.units, relative_to, exact);
+      if (units > 0) AddRounding(out, at, units, relative_to, exact);
     }
     CloseBound(out, at);
   });

@@ -77,15 +77,16 @@ struct StepResult {
 
 enum class Keep : uint8_t { kRounded, kReal, kBounded };
 
-// While one lives, bounded evaluations of this thread let a sum's numbers be added one after the
-// other, as a plugin's compiler may do it: each addition may round the same way. Without one the
-// bounds are those of docs/numerics.md.
-class SumsInARow {
+// While one lives, bounded evaluations of this thread are of what a plugin's compiler makes of a
+// program (docs/numerics.md): it may add a sum's numbers one after the other, each addition
+// rounding the same way, and on GPUs take a square root that is not the nearest. Without one the
+// bounds are our own backends'.
+class ByAPlugin {
  public:
-  SumsInARow();
-  ~SumsInARow();
-  SumsInARow(const SumsInARow&) = delete;
-  SumsInARow& operator=(const SumsInARow&) = delete;
+  ByAPlugin();
+  ~ByAPlugin();
+  ByAPlugin(const ByAPlugin&) = delete;
+  ByAPlugin& operator=(const ByAPlugin&) = delete;
 };
 
 // One step of a whole program. Errors: kInvalidArgument for a missing or ill-typed input;

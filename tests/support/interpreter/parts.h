@@ -67,6 +67,8 @@ double UnitOf(DType dtype);
 // What adding n numbers may round, in halves of an ulp of the sum of their sizes: what
 // docs/numerics.md promises of reductions, and one for each of up to 16 devices.
 double SumUnits(DType dtype, int64_t n);
+// Whether a ByAPlugin lives.
+bool IsByAPlugin();
 // Numbers above it are infinite in the type.
 double LargestOf(DType dtype);
 // The largest power of two of which every element is a multiple; 0 where an element is not finite.
