@@ -1,6 +1,7 @@
 #include <xxhash.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -218,8 +219,12 @@ Result<ExecutableHandle> Client::Compile(const std::string& text, std::span<cons
   const std::string options = CompileOptions(ids, platform_ == "cpu");
   std::string path;
   if (!cache.empty()) {
-    const std::string key = platform_ + "\n" + platform_version_ + "\n" + plugin_->version() +
-                            "\n" + options + "\n" + text;
+    std::string key = platform_ + "\n" + platform_version_ + "\n" + plugin_->version() + "\n" +
+                      options + "\n" + text;
+    for (const char* flags : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+      const char* value = std::getenv(flags);
+      if (value != nullptr) key += "\n" + std::string(value);
+    }
     const XXH128_hash_t hash = XXH3_128bits(key.data(), key.size());
     char name[64];
     std::snprintf(name, sizeof name, "/%016llx%016llx.pjrt",
