@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "runtime/manifest/manifest.h"
 
@@ -25,15 +26,48 @@ std::vector<FieldError> ValidateProgram(const TrainingJob& job) {
   return errors;
 }
 
+namespace {
+
+using Json = nlohmann::json;
+
+// The program where it holds the word, in quotes; null: it does not. Most jobs are not parsed.
+Json ProgramWith(const TrainingJob& job, std::string_view word) {
+  if (job.spec.program.find(word) == std::string::npos) return {};
+  return Json::parse(job.spec.program, nullptr, false);
+}
+
+// null: no such field.
+const Json* Field(const Json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto field = object.find(name);
+  return field == object.end() ? nullptr : &*field;
+}
+
+}  // namespace
+
 const mesh::TpuSlice* SliceOf(const TrainingJob& job) {
-  // Most jobs, without parsing.
-  if (job.spec.program.find("\"slice\"") == std::string::npos) return nullptr;
-  const auto program = nlohmann::json::parse(job.spec.program, nullptr, false);
-  const auto devices = program.is_object() ? program.find("devices") : program.end();
-  if (devices == program.end() || !devices->is_object()) return nullptr;
-  const auto slice = devices->find("slice");
-  if (slice == devices->end() || !slice->is_string()) return nullptr;
+  const Json program = ProgramWith(job, R"("slice")");
+  const Json* devices = Field(program, "devices");
+  const Json* slice = devices == nullptr ? nullptr : Field(*devices, "slice");
+  if (slice == nullptr || !slice->is_string()) return nullptr;
   return mesh::FindTpuSlice(slice->get_ref<const std::string&>());
+}
+
+int64_t GpusOf(const TrainingJob& job) {
+  const Json program = ProgramWith(job, R"("cuda")");
+  const Json* devices = Field(program, "devices");
+  const Json* kind = devices == nullptr ? nullptr : Field(*devices, "kind");
+  if (kind == nullptr || *kind != "cuda") return 0;
+  const Json* count = Field(*devices, "count");
+  if (count != nullptr && count->is_number_integer()) return count->get<int64_t>();
+  int64_t places = 1;
+  if (const Json* mesh = Field(program, "mesh"); mesh != nullptr && mesh->is_object()) {
+    for (const Json& size : *mesh) {
+      if (size.is_number_integer()) places *= std::clamp<int64_t>(size.get<int64_t>(), 1, 1 << 16);
+      if (places > 1 << 16) return 0;  // no host has them; the worker says so
+    }
+  }
+  return places;
 }
 
 }  // namespace meshtrain::api

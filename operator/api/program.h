@@ -1,6 +1,7 @@
 // A job's program as the worker will read it: the same rows, without the worker.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "operator/api/training_job.h"
@@ -15,5 +16,10 @@ std::vector<FieldError> ValidateProgram(const TrainingJob& job);
 
 // The TPU slice that each process of the job's program computes on (`devices.slice`); null: none.
 const mesh::TpuSlice* SliceOf(const TrainingJob& job);
+
+// How many GPUs each process of the job's program computes on (`devices.kind: cuda`):
+// `devices.count`, or all places of its mesh, since the collectives of GPUs do not leave a process.
+// 0: none.
+int64_t GpusOf(const TrainingJob& job);
 
 }  // namespace meshtrain::api

@@ -78,12 +78,16 @@ std::string_view NodeLabel(const mesh::TpuSlice& slice) {
   return {};
 }
 
-void AskForSlice(const mesh::TpuSlice& slice, Json& spec, Json& container) {
+void AskFor(const char* resource, int64_t count, Json& container) {
   Json& resources = container["resources"];
   if (!resources.is_object()) resources = Json::object();
   Json& limits = resources["limits"];
   if (!limits.is_object()) limits = Json::object();
-  limits[kTpu] = slice.chips;
+  limits[resource] = count;
+}
+
+void AskForSlice(const mesh::TpuSlice& slice, Json& spec, Json& container) {
+  AskFor(kTpu, slice.chips, container);
   // Another cloud's nodes, or a cluster of one's own, have other labels: a template that chooses
   // its node by any of these is left to it.
   Json& labels = spec["nodeSelector"];
@@ -98,6 +102,7 @@ void AskForSlice(const mesh::TpuSlice& slice, Json& spec, Json& container) {
 Devices FindDevices(const api::TrainingJob& job, const cluster::ClusterSpec& all) {
   Devices devices;
   const mesh::TpuSlice* slice = api::SliceOf(job);
+  const int64_t gpus = api::GpusOf(job);
   for (const auto& [role, replica] : job.spec.replica_specs) {
     Devices::Asked asked = Asked(replica.pod_template);
     // Parameter servers hold variables in the host's memory, and their chief computes nothing.
@@ -107,6 +112,10 @@ Devices FindDevices(const api::TrainingJob& job, const cluster::ClusterSpec& all
     if (slice != nullptr && computes && asked.tpus <= 0) {
       asked.tpus = slice->chips;
       asked.slice = slice;
+    }
+    if (gpus > 0 && computes && asked.gpus <= 0) {
+      asked.gpus = gpus;
+      asked.gpus_of_program = true;
     }
     devices.roles[role] = asked;
     if (asked.tpus <= 0 || asked.slice != nullptr) continue;
@@ -138,6 +147,7 @@ void AddDevices(const api::TrainingJob& job, const Devices& devices,
       AddVariable(container, "TPU_NAME", "local");
     }
   }
+  if (mine.gpus_of_program) AskFor(kGpu, mine.gpus, *static_cast<Json*>(container.json));
   const bool some_gpus = std::any_of(devices.roles.begin(), devices.roles.end(),
                                      [](const auto& role) { return role.second.gpus > 0; });
   if (some_gpus && mine.gpus <= 0) AddVariable(container, "NVIDIA_VISIBLE_DEVICES", "void");

@@ -40,6 +40,7 @@ struct Devices {
     int64_t tpus = 0, gpus = 0;
     // The template asks for no TPUs, the program does: the slice is this process's alone.
     const mesh::TpuSlice* slice = nullptr;
+    bool gpus_of_program = false;  // likewise of GPUs
   };
   std::map<api::Role, Asked> roles;
   // Those whose templates ask for TPUs, in the order of roles and indices, and their hosts without
@@ -50,12 +51,12 @@ struct Devices {
 Devices FindDevices(const api::TrainingJob& job, const cluster::ClusterSpec& all);
 
 // What a slice of the program asks of the node: `google.com/tpu`, and GKE's labels of nodes for the
-// kind of chips and the shape of the slice. And what programs need to find their devices and each
-// other's, beside what the node's device plugin says: TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, by
-// which libtpu, JAX and TPUClusterResolver know a slice of several hosts;
-// NVIDIA_VISIBLE_DEVICES=void for a replica without GPUs beside some with them, since images for
-// GPUs ask for all of a node's; memory as /dev/shm where a pod has several devices, whose processes
-// meet there (a container's own is 64 MiB).
+// kind of chips and the shape of the slice; what its GPUs do: `nvidia.com/gpu`. And what programs
+// need to find their devices and each other's, beside what the node's device plugin says:
+// TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, by which libtpu, JAX and TPUClusterResolver know a slice
+// of several hosts; NVIDIA_VISIBLE_DEVICES=void for a replica without GPUs beside some with them,
+// since images for GPUs ask for all of a node's; memory as /dev/shm where a pod has several
+// devices, whose processes meet there (a container's own is 64 MiB).
 void AddDevices(const api::TrainingJob& job, const Devices& devices,
                 const cluster::ClusterSpec& all, cluster::TaskId task, JsonRef spec,
                 JsonRef container);

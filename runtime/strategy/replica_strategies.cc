@@ -184,7 +184,8 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Mirrored(MirroredOptions opti
                                   .common = options.common};
   MT_RETURN_IF_ERROR(setup.UseDevices(options.devices, options.count));
   if (setup.ops == CrossDeviceOps::kNccl) {
-    WarnOfNccl(setup.name, "AUTO");
+    // A plugin of GPUs makes their sums, by NCCL.
+    if (setup.common.device_kind != "cuda") WarnOfNccl(setup.name, "AUTO");
     setup.ops = CrossDeviceOps::kAuto;
   }
   setup.described = setup.ops != CrossDeviceOps::kAuto || setup.packing.given();

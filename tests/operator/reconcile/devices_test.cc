@@ -195,6 +195,39 @@ TEST(PodDevicesTest, ATemplateThatAsksForTpusOrChoosesItsNodeIsLeftToIt) {
   }
 }
 
+TEST(PodDevicesTest, GpusOfTheProgramAreAskedOfTheNode) {
+  auto job = MakeJob("mlp").Chief().Workers(2).Ps(1).Build();
+  job.spec.strategy = "ParameterServer";
+  const auto gpus = [&](const char* program, TaskId task) {
+    job.spec.program = program;
+    const Json pod = RenderedPod(job, task);
+    const Json& container = pod["spec"]["containers"][0];
+    return container.contains("resources") ? container["resources"]["limits"] : Json();
+  };
+  const Json four = Json::parse(R"({"nvidia.com/gpu":4})");
+  EXPECT_EQ(gpus(R"({"devices":{"kind":"cuda","count":4}})", kWorker1), four);
+  EXPECT_EQ(gpus(R"({"devices":{"kind":"cuda"},"mesh":{"batch":2,"model":2}})", kWorker1), four);
+  EXPECT_EQ(gpus(R"({"devices":{"kind":"cuda"}})", kWorker1),
+            Json::parse(R"({"nvidia.com/gpu":1})"));
+  for (const char* none :
+       {R"({"devices":{"kind":"cpu","count":4},"name":"cuda"})", R"({"devices":"cuda"})",
+        R"({"devices":{"kind":"cuda"},"mesh":{"a":65536,"b":65536}})", "\"cuda\"", "{\"cuda\""}) {
+    EXPECT_EQ(gpus(none, kWorker1), Json()) << none;
+  }
+  // Several processes' memory, and what computes nothing.
+  job.spec.program = R"({"devices":{"kind":"cuda","count":4}})";
+  EXPECT_EQ(Shm(RenderedPod(job, kWorker1))["emptyDir"], Json::parse(R"({"medium":"Memory"})"));
+  for (const TaskId task : {kChief, TaskId{Role::kPs, 0}}) {
+    const Json pod = RenderedPod(job, task);
+    EXPECT_FALSE(pod["spec"]["containers"][0].contains("resources"));
+    EXPECT_EQ(TrainerEnv(pod, "NVIDIA_VISIBLE_DEVICES"), "void");
+  }
+  // A template that asks says all of it.
+  job = MakeJob("mlp").Workers(1).Template(Role::kWorker, Asking(R"("nvidia.com/gpu":2)")).Build();
+  job.spec.program = R"({"devices":{"kind":"cuda","count":4}})";
+  EXPECT_EQ(Trainer(RenderedPod(job, kWorker0))["resources"]["limits"]["nvidia.com/gpu"], 2);
+}
+
 TEST(PodDevicesTest, NonsenseInATemplateIsNoDevice) {
   for (const std::string resources :
        {R"("google.com/tpu":"many")", R"("google.com/tpu":-1)", R"("google.com/tpu":{})",
