@@ -28,16 +28,14 @@ std::vector<FieldError> ValidateProgram(const TrainingJob& job) {
 
 namespace {
 
-using Json = nlohmann::json;
-
 // The program where it holds the word, in quotes; null: it does not. Most jobs are not parsed.
-Json ProgramWith(const TrainingJob& job, std::string_view word) {
+nlohmann::json ProgramWith(const TrainingJob& job, std::string_view word) {
   if (job.spec.program.find(word) == std::string::npos) return {};
-  return Json::parse(job.spec.program, nullptr, false);
+  return nlohmann::json::parse(job.spec.program, nullptr, false);
 }
 
 // null: no such field.
-const Json* Field(const Json& object, const char* name) {
+const nlohmann::json* Member(const nlohmann::json& object, const char* name) {
   if (!object.is_object()) return nullptr;
   const auto field = object.find(name);
   return field == object.end() ? nullptr : &*field;
@@ -46,23 +44,23 @@ const Json* Field(const Json& object, const char* name) {
 }  // namespace
 
 const mesh::TpuSlice* SliceOf(const TrainingJob& job) {
-  const Json program = ProgramWith(job, R"("slice")");
-  const Json* devices = Field(program, "devices");
-  const Json* slice = devices == nullptr ? nullptr : Field(*devices, "slice");
+  const nlohmann::json program = ProgramWith(job, R"("slice")");
+  const nlohmann::json* devices = Member(program, "devices");
+  const nlohmann::json* slice = devices == nullptr ? nullptr : Member(*devices, "slice");
   if (slice == nullptr || !slice->is_string()) return nullptr;
   return mesh::FindTpuSlice(slice->get_ref<const std::string&>());
 }
 
 int64_t GpusOf(const TrainingJob& job) {
-  const Json program = ProgramWith(job, R"("cuda")");
-  const Json* devices = Field(program, "devices");
-  const Json* kind = devices == nullptr ? nullptr : Field(*devices, "kind");
+  const nlohmann::json program = ProgramWith(job, R"("cuda")");
+  const nlohmann::json* devices = Member(program, "devices");
+  const nlohmann::json* kind = devices == nullptr ? nullptr : Member(*devices, "kind");
   if (kind == nullptr || *kind != "cuda") return 0;
-  const Json* count = Field(*devices, "count");
+  const nlohmann::json* count = Member(*devices, "count");
   if (count != nullptr && count->is_number_integer()) return count->get<int64_t>();
   int64_t places = 1;
-  if (const Json* mesh = Field(program, "mesh"); mesh != nullptr && mesh->is_object()) {
-    for (const Json& size : *mesh) {
+  if (const nlohmann::json* mesh = Member(program, "mesh"); mesh != nullptr && mesh->is_object()) {
+    for (const nlohmann::json& size : *mesh) {
       if (size.is_number_integer()) places *= std::clamp<int64_t>(size.get<int64_t>(), 1, 1 << 16);
       if (places > 1 << 16) return 0;  // no host has them; the worker says so
     }

@@ -104,8 +104,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--data", flags.data, "Folder with the four IDX files, named as MNIST's are");
   app.add_option("--mesh", flags.mesh, "Mesh, as batch=8");
-  app.add_option("--device", flags.session.device_kind,
-                 "Kind of devices: cpu, discrete, pjrt, tpu or cuda");
+  app.add_option("--device", flags.session.device_kind, "Kind of devices, as cpu or cuda");
   app.add_option("--take", flags.take, "Images of each set");
   app.add_option("--batch", flags.batch, "Global batch size");
   app.add_option("--epochs", flags.epochs, "Passes over the data");
