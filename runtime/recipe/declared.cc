@@ -68,7 +68,8 @@ bool SharesUpdate(const Program& program) {
 Result<Declared> Declared::Create(const Program& program) {
   Declared declared;
   declared.program_ = program;
-  if (!program.mesh.empty()) {
+  // One device without a mesh is of its kind as well.
+  if (!program.mesh.empty() || program.devices.kind != mesh::DeviceKind::kCpu) {
     std::vector<mesh::Device> devices;
     int64_t size = 1;
     for (const mesh::Axis& axis : program.mesh) size *= axis.size;
