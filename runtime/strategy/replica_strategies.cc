@@ -142,9 +142,7 @@ Result<std::unique_ptr<ReplicaStrategy>> ReplicaStrategy::Make(OwnSetup setup) {
                                     .layout = {}};
   if (setup.replicas_in_sync() == 1) {
     on_mesh.batch_axis.clear();  // the mesh of one device, whose programs hold no collective
-    if (setup.IndexOf(0) != 0) {
-      MT_ASSIGN_OR_RETURN(on_mesh.mesh, mesh::Mesh::Create({}, setup.AllDevices()));
-    }
+    MT_ASSIGN_OR_RETURN(on_mesh.mesh, mesh::Mesh::Create({}, setup.AllDevices()));
   } else {
     MT_ASSIGN_OR_RETURN(on_mesh.mesh, mesh::Mesh::Create({{"batch", setup.replicas_in_sync()}},
                                                          setup.AllDevices()));
