@@ -1,6 +1,7 @@
 #include "runtime/trainer/label_metric.h"
 
 #include <limits>
+#include <vector>
 
 namespace meshtrain::trainer {
 
@@ -53,7 +54,8 @@ meshtrain::Result<double> LabelMetric::Result() const {
 
 Status LabelMetric::Reset() const {
   if (metric_.finish == nullptr) return mean_.Reset();
-  MT_RETURN_IF_ERROR(sums_.Assign(mesh::Tensor({mesh::DType::kF64, {metric_.sums}})));
+  const std::vector<double> zeros(static_cast<size_t>(metric_.sums));
+  MT_RETURN_IF_ERROR(sums_.Assign(mesh::Tensor::Of<double>({metric_.sums}, zeros)));
   return batches_.Assign(mesh::Tensor::Scalar(0.0));
 }
 
