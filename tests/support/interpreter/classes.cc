@@ -34,11 +34,12 @@ struct Row {
     relative = reach + 6 + SumUnits(x.type.dtype, classes);
   }
   Number LogP(double x) const { return x - log_sum; }
-  // How far log(p) of a logit may be off, rounding included.
+  // How far log(p) of a logit may be off, rounding included: (x - top) - log(sum), so that what the
+  // logits have in common costs nothing.
   double LogError(double x, double own, double unit) const {
     return own + error +
-           unit * static_cast<double>(2 * std::abs(log_sum) + 2 * std::abs(x) + std::abs(top) +
-                                      relative + 5 * std::abs(log_sum - top));
+           unit *
+               static_cast<double>(2 * std::abs(x - top) + relative + 5 * std::abs(log_sum - top));
   }
   // How far p may be off.
   double Error(double p, double unit) const {

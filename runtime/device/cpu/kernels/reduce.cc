@@ -241,8 +241,9 @@ void SoftmaxOf(bool log, T* __restrict d, const T* __restrict a, int64_t rows, i
     const T top = RowFold<Max, T>(a, n);
     const T sum = static_cast<T>(ExpRow(a, d, n, top));
     if (log) {
-      const T minus = top + Log(sum);
-      for (int64_t j = 0; j < n; ++j) d[j] = a[j] - minus;
+      // Not less top + log(sum): beside a large top the logarithm would be lost.
+      const T log_sum = Log(sum);
+      for (int64_t j = 0; j < n; ++j) d[j] = (a[j] - top) - log_sum;
     } else {
       const T scale = T(1) / sum;
       for (int64_t j = 0; j < n; ++j) d[j] *= scale;
