@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,10 @@ inline constexpr DType kAllDTypes[] = {DType::kBool, DType::kU8,  DType::kI32,  
 std::string_view DTypeName(DType dtype);
 Result<DType> ParseDType(std::string_view name);
 int64_t DTypeBytes(DType dtype);
+// A whole number that stands in a double; from 2^63 on the largest that there is.
+inline int64_t ToI64(double number) {
+  return number >= 0x1p63 ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(number);
+}
 inline bool IsHalf(DType t) { return t == DType::kBF16 || t == DType::kF16; }
 inline bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF64 || IsHalf(t); }
 // Of floating-point types: the largest finite number, and the most that rounding to nearest changes

@@ -56,8 +56,8 @@ double IdentityOf(mesh::Reduction reduction, DType dtype) {
     case DType::kI32:
       return max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
     case DType::kI64:
-      // The largest double below 2^63 stands for the largest integer, which a double cannot hold.
-      return max ? -9223372036854775808.0 : 9223372036854774784.0;
+      // Of which the largest integer is made, which no double holds: mesh::ToI64.
+      return max ? -0x1p63 : 0x1p63;
     case DType::kF32:
     case DType::kF64:
     case DType::kBF16:

@@ -118,6 +118,15 @@ std::vector<SmallProgram> SmallPrograms() {
          return std::vector<Value>{LogSoftmax(far), SoftmaxCrossEntropy(far, Abs(v["y"])),
                                    SparseSoftmaxCrossEntropy(far, v["labels"])};
        }},
+      // The largest integer, also where a shard is padded.
+      {"least_of_the_largest",
+       [](In& v) {
+         const auto largest = [](Value zero) { return (zero + 0x1p52) * 2048.0 - 1.0; };
+         const Value zeros = v["labels"] - v["labels"];
+         return std::vector<Value>{
+             Equal(ReduceMin(largest(zeros)), largest(ReduceMax(zeros))),
+             Equal(ReduceMax(0.0 - largest(zeros)), 0.0 - largest(ReduceMax(zeros)))};
+       }},
       {"dropout",
        [](In& v) {
          return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]),

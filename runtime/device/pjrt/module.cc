@@ -46,7 +46,7 @@ std::string Number(const std::string& element, double value) {
   if (element == "bf16") return Hex(mesh::BFloat16(value).bits, 4);
   if (element == "f16") return Hex(mesh::Float16(value).bits, 4);
   if (element == "i1") return value != 0 ? "true" : "false";
-  return std::to_string(static_cast<int64_t>(value));
+  return std::to_string(mesh::ToI64(value));
 }
 
 bool IsHalfElement(std::string_view element) { return element == "bf16" || element == "f16"; }

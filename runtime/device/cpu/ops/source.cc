@@ -292,7 +292,12 @@ Element ElementOf(DType dtype, double number) {
   Element e;
   mesh::WithElementType(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T element = std::is_same_v<T, bool> ? T(number != 0) : static_cast<T>(number);
+    T element = std::is_same_v<T, bool> ? T(number != 0) : T();
+    if constexpr (std::is_same_v<T, int64_t>) {
+      element = mesh::ToI64(number);
+    } else if constexpr (!std::is_same_v<T, bool>) {
+      element = static_cast<T>(number);
+    }
     std::memcpy(e.bytes, &element, sizeof element);
   });
   return e;
