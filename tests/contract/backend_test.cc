@@ -2,7 +2,10 @@
 
 #include "runtime/device/discrete/discrete_backend.h"
 #include "runtime/device/null/null_backend.h"
+#include "runtime/program/ops.h"
+#include "tests/contract/backend_programs.h"
 #include "tests/contract/backend_suite.h"
+#include "tests/contract/run_plan.h"
 
 namespace meshtrain::device {
 namespace {
@@ -34,6 +37,35 @@ INSTANTIATE_TEST_SUITE_P(Null, BackendSuite,
 
 INSTANTIATE_TEST_SUITE_P(Discrete, BackendSuite, ::testing::Values(Discrete(1, 1), Discrete(2, 7)),
                          BackendName);
+
+// A chain joins constants that follow one another, where their product, or 1 / s, is as exact.
+TEST(CpuBackendTest, ConstantsAreNotJoinedBeyondTheRangeOfTheType) {
+  program::Builder b("scales");
+  const program::Builder::Scope scope(b);
+  const mesh::TensorType type{mesh::DType::kF32, {4}};
+  const program::Value small = b.Input("small", type), large = b.Input("large", type);
+  b.Output("grown", (small * 1e30) * 1e30);
+  b.Output("shrunk", (large * 1e-30) * 1e-30);
+  b.Output("zero", (small - small) / 1e-40);
+  b.Output("by_large", large / 1e38);
+  b.Output("joined", (small * 1e12) * 4.0 / 2.0);
+  testing::StepInput input;
+  for (const auto& [name, number] : {std::pair("small", 1e-25), std::pair("large", 1e35)}) {
+    testing::Array x(type);
+    for (testing::Number& v : x.at) v = number;
+    input.inputs.insert_or_assign(name, x);
+  }
+  const auto backend = MakeCpuBackend({.threads = 1});
+  const auto got = RunPlan(*backend, PlanOf(*b.Build(), "", {}), input);
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  for (const auto& [name, want] :
+       {std::pair("grown", 1e35), std::pair("shrunk", 1e-25), std::pair("zero", 0.0),
+        std::pair("by_large", 1e-3), std::pair("joined", 2e-13)}) {
+    for (const testing::Number v : got->outputs.at(name).at) {
+      EXPECT_NEAR(static_cast<double>(v), want, 1e-6 * want) << name;
+    }
+  }
+}
 
 TEST(NullBackendTest, CountsBytes) {
   const auto backend = MakeNullBackend();

@@ -1,9 +1,11 @@
 #include "runtime/device/cpu/fused/chain.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numbers>
+#include <optional>
 
 #include "runtime/base/check.h"
 #include "runtime/program/ops.h"
@@ -14,6 +16,29 @@ namespace fused {
 using mesh::TensorType;
 
 namespace {
+
+Source ConstantOf(DType dtype, double number) {
+  return {.kind = Source::kConstant, .constant = ElementOf(dtype, number), .dtype = dtype};
+}
+
+// Of a constant that is a floating-point number.
+std::optional<double> NumberOf(const Source& s) {
+  if (s.kind != Source::kConstant) return std::nullopt;
+  const auto as = [&](auto number) -> double {
+    std::memcpy(&number, s.constant.bytes, sizeof number);
+    return number;
+  };
+  if (s.dtype == DType::kF32) return as(0.0F);
+  if (s.dtype == DType::kF64) return as(0.0);
+  return std::nullopt;
+}
+
+// As exact as any other number of its type: not 0, infinite, or so small that digits are missing.
+bool IsNormal(const Source& constant) {
+  const double number = NumberOf(constant).value_or(0);
+  return constant.dtype == DType::kF32 ? std::isnormal(static_cast<float>(number))
+                                       : std::isnormal(number);
+}
 
 struct Kind {
   BlockOp op;
@@ -72,7 +97,6 @@ bool Source::operator==(const Source& other) const {
   if (kind != other.kind || dtype != other.dtype) return false;
   switch (kind) {
     case kNode:
-    case kPrologue:
       return node == other.node && of_row == other.of_row;
     case kFull:
     case kElement:
@@ -164,9 +188,7 @@ void Chain::AddGelu(const Op& op, const Source& x) {
   // x times a curve, in the nodes that gelu's gradient is made of (GeluGradient in
   // program/ops/elementwise.cc): where both are in one chain, the curve is computed once.
   const DType t = x.dtype;
-  const auto number = [&](double v) {
-    return Source{.kind = Source::kConstant, .constant = ElementOf(t, v), .dtype = t};
-  };
+  const auto number = [&](double v) { return ConstantOf(t, v); };
   Source curve;
   if (op.attrs.Bool("approximate")) {
     const Source square = Once(BlockOp::kSquare, t, {x});
@@ -248,12 +270,6 @@ bool Chain::VectorFirst(Node& n) {
   return !n.in[0].scalar();
 }
 
-Source Chain::Before(BlockOp op, const Source& a, const Source& b) {
-  prologue_.push_back({op, a, b, a.dtype});
-  return {
-      .kind = Source::kPrologue, .node = static_cast<int>(prologue_.size()) - 1, .dtype = a.dtype};
-}
-
 void Chain::MergePairs() {
   for (Node& n : nodes_) {
     if (n.dead || n.cast || !mesh::IsFloat(n.dtype)) continue;
@@ -265,11 +281,11 @@ void Chain::MergePairs() {
 }
 
 void Chain::MergeIntoDiv(Node& n) {
-  if (n.in[1].scalar() && !n.in[0].scalar()) {
-    const Source one{
-        .kind = Source::kConstant, .constant = ElementOf(n.dtype, 1), .dtype = n.dtype};
+  if (const auto divisor = NumberOf(n.in[1]); divisor && !n.in[0].scalar()) {
+    const Source inverse = ConstantOf(n.dtype, 1 / *divisor);
+    if (!IsNormal(inverse)) return;
     n.op = BlockOp::kMul;
-    n.in[1] = Before(BlockOp::kDiv, one, n.in[1]);
+    n.in[1] = inverse;
     return;
   }
   Node* from = Alone(n.in[0]);
@@ -280,13 +296,13 @@ void Chain::MergeIntoDiv(Node& n) {
 }
 
 void Chain::MergeScales(Node& n) {
-  if (!VectorFirst(n) || !n.in[1].scalar()) return;
-  Node* from = Alone(n.in[0]);
-  if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from) ||
-      !from->in[1].scalar()) {
-    return;
-  }
-  Replace(n, *from, BlockOp::kMul, {from->in[0], Before(BlockOp::kMul, from->in[1], n.in[1])});
+  const auto second = VectorFirst(n) ? NumberOf(n.in[1]) : std::nullopt;
+  Node* from = second ? Alone(n.in[0]) : nullptr;
+  if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from)) return;
+  const auto first = NumberOf(from->in[1]);
+  if (!first) return;
+  const Source product = ConstantOf(n.dtype, *first * *second);
+  if (IsNormal(product)) Replace(n, *from, BlockOp::kMul, {from->in[0], product});
 }
 
 void Chain::MergeIntoMul(Node& n) {

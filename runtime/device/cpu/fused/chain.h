@@ -22,23 +22,16 @@ using program::Program;
 using program::ValueId;
 
 struct Source {
-  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kPrologue, kBroadcast } kind = kNode;
-  int node = -1;        // kNode; kPrologue: its index
+  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kBroadcast } kind = kNode;
+  int node = -1;        // kNode
   ValueId value = -1;   // kFull, kElement, kBroadcast
   Element constant;     // kConstant
   bool of_row = false;  // kNode: an element for each row, wanted for each element of it
   DType dtype = DType::kF32;
 
-  bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
+  bool scalar() const { return kind == kElement || kind == kConstant; }
   // Is it the same element, or the same tensor, by the same way?
   bool operator==(const Source& other) const;
-};
-
-// An element computed before the blocks: op(a, b), of floating-point type.
-struct Prologue {
-  BlockOp op;
-  Source a, b;
-  DType dtype;
 };
 
 struct Node {
@@ -65,7 +58,6 @@ class Chain {
   // Of which blocks are made whole: rows and columns are all divisors of it.
   int64_t unit() const { return unit_; }
   const std::vector<Node>& nodes() const { return nodes_; }
-  const std::vector<Prologue>& prologue() const { return prologue_; }
 
  private:
   void Add(const Op& op);
@@ -82,10 +74,9 @@ class Chain {
   void Replace(Node& n, Node& gone, BlockOp op, std::vector<Source> in);
   // The vector first: loops take no scalar there.
   static bool VectorFirst(Node& n);
-  Source Before(BlockOp op, const Source& a, const Source& b);
   void MergePairs();
   void MergeIntoDiv(Node& n);
-  // (x * s) * t, both single elements.
+  // (x * s) * t, both constants.
   void MergeScales(Node& n);
   void MergeIntoMul(Node& n);
   void MergeIntoSum(Node& n);
@@ -96,7 +87,6 @@ class Chain {
   int64_t row_ = 0;
   int64_t unit_ = 1;
   std::vector<Node> nodes_;
-  std::vector<Prologue> prologue_;
   std::map<ValueId, int> made_;
   std::map<ValueId, ValueId> same_;  // by value that is copied nowhere: what it is a copy of
   bool in_row_ = false;              // what is being added, and reads, has an element for each row

@@ -27,15 +27,6 @@ class Emitter {
         if (s.kind == Source::kNode) ++left_[s.node];
       }
     }
-    for (const Prologue& p : chain_.prologue()) {
-      out_.prologue.push_back({.fn = ActiveKernels().block(p.op, static_cast<Type>(p.dtype), 0),
-                               .d = PrologueBase(static_cast<int>(out_.prologue.size())),
-                               .a = ElementBase(p.a),
-                               .b = ElementBase(p.b)});
-    }
-    if (out_.prologue.size() > kMaxPrologue) {
-      return Unimplemented("element-wise chain of too many single elements");
-    }
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (nodes[i].dead || (left_[i] == 0 && !nodes[i].stored)) continue;
       MT_RETURN_IF_ERROR(EmitNode(static_cast<int>(i)));
@@ -161,8 +152,7 @@ class Emitter {
       case Source::kFull:
         return ValueBase(s.value, DTypeBytes(s.dtype), row_);
       case Source::kElement:
-      case Source::kConstant:
-      case Source::kPrologue: {
+      case Source::kConstant: {
         const int base = ElementBase(s);
         if (scalars_served) return base;
         const int d = OwnRegister();
@@ -188,11 +178,8 @@ class Emitter {
 
   int ElementBase(const Source& s) {
     if (s.kind == Source::kElement) return ValueBase(s.value, 0, false);
-    if (s.kind == Source::kPrologue) return PrologueBase(s.node);
     return NewBase({.kind = Base::kConstant, .constant = s.constant});
   }
-
-  int PrologueBase(int index) { return NewBase({.kind = Base::kPrologue, .offset = index * 8}); }
 
   int LoadOf(const Source& s) {
     const Dims& domain = chain_.domain();

@@ -11,13 +11,12 @@
 namespace meshtrain::device::cpu::fused {
 
 constexpr int kMaxBases = 256;
-constexpr int kMaxPrologue = 64;
 
 // A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and
 // single elements.
 struct Base {
-  enum Kind : uint8_t { kRegister, kValue, kConstant, kPrologue } kind = kRegister;
-  int64_t offset = 0;  // of a register or in the prologue's elements
+  enum Kind : uint8_t { kRegister, kValue, kConstant } kind = kRegister;
+  int64_t offset = 0;  // of a register
   ValueId value = -1;
   Element constant;
   int64_t stride = 0;
@@ -56,8 +55,7 @@ struct Sum {
 struct Code {
   std::vector<Base> bases;
   std::vector<Load> loads;
-  std::vector<Instruction> prologue;  // once per piece, of single elements
-  std::vector<Instruction> block;     // for each block
+  std::vector<Instruction> block;  // for each block
   std::vector<Sum> sums;
   int64_t columns = 0;    // of all sums
   int64_t registers = 0;  // of one block each; a register's offset is its index

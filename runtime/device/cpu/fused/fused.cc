@@ -12,8 +12,8 @@
 // in parts that do not depend on the threads; each part adds its blocks, and in the end the parts'
 // sums are added in order.
 //
-// Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s
-// overflows, s being denormal, so does the result), and (x * s) * t is x * (s * t).
+// Rounding: a * b + c may be rounded once; of constants s and t, x / s is x * (1 / s), and
+// (x * s) * t is x * (s * t), where 1 / s or s * t is a normal number.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -33,7 +33,6 @@ using fused::Chain;
 using fused::Code;
 using fused::Instruction;
 using fused::kMaxBases;
-using fused::kMaxPrologue;
 using fused::Load;
 using fused::Node;
 using fused::Source;
@@ -132,7 +131,6 @@ void FusedKernel::AddColumns(const Instruction& i, const std::byte* a, int64_t n
 
 void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, double* sums) const {
   alignas(64) std::byte registers[kStackBytes];
-  alignas(8) std::byte elements[kMaxPrologue * 8];
   struct At {
     std::byte* p;
     int64_t stride;
@@ -150,12 +148,8 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, doubl
       case Base::kConstant:
         at[i] = {const_cast<std::byte*>(b.constant.bytes), 0};
         break;
-      case Base::kPrologue:
-        at[i] = {elements + b.offset, 0};
-        break;
     }
   }
-  for (const Instruction& i : code_.prologue) i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.b].p, 1);
   bool first = true;
   for (int64_t from = begin; from < end; from += block_) {
     const int64_t n = std::min(block_, end - from);
