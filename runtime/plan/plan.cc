@@ -177,6 +177,19 @@ Status WholeInEachProcess(const mesh::Layout& layout) {
       layout.ToString());
 }
 
+// A guard is looked at behind the step that makes its value: one that no op makes, an input or a
+// state as it was, is passed through one.
+void GiveProducer(sharding::Partitioned* p, program::Port* output) {
+  Program& local = p->local;
+  if (local.values[output->value].op >= 0) return;
+  const auto made = static_cast<ValueId>(local.values.size());
+  local.values.push_back({local.type(output->value), static_cast<int32_t>(local.ops.size())});
+  p->layouts.push_back(mesh::Layout(p->layouts[output->value]));
+  p->global_dims.push_back(program::Dims(p->global_dims[output->value]));
+  local.ops.push_back({.kind = "stop_gradient", .operands = {output->value}, .results = {made}});
+  output->value = made;
+}
+
 // The last step before a state changes.
 int GuardStep(const Plan& plan) {
   const auto changes = [&](const Step& step) {
@@ -215,6 +228,7 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
     MT_RETURN_IF_ERROR(
         WholeInEachProcess(plan.partitioned.output_layouts[i]).At("output `" + output.name + "`"));
     plan.guarded.push_back(static_cast<int>(i));
+    GiveProducer(&plan.partitioned, &plan.partitioned.local.outputs[i]);
   }
   plan.zero_output = plan.partitioned.guard_output;
   plan.steps = Schedule(local, plan.GuardValues(), options);

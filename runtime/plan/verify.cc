@@ -30,6 +30,10 @@ class Player {
 
   Status Play() {
     MT_RETURN_IF_ERROR(Begin());
+    if (plan_.guard_step < 0 && !plan_.steps.empty() && !plan_.GuardValues().empty()) {
+      return Internal("plan: no step stands before the guard; this is a bug of ours\n" +
+                      StepsText(plan_));
+    }
     for (size_t s = 0; s < plan_.steps.size(); ++s) {
       if (s + kAhead < plan_.steps.size()) {
         const Step& later = plan_.steps[s + kAhead];

@@ -24,22 +24,28 @@ class Widener {
 
   void Run() {
     std::vector<Op> before = std::exchange(local().ops, {});
+    std::vector<int> now;  // where each op stands
     for (Op& op : before) {
       if (ComputesWithHalves(local(), op) && !(native_ && native_(op))) {
-        Widen(std::move(op));
+        now.push_back(Widen(std::move(op)));
       } else {
-        Add(std::move(op));
+        now.push_back(Add(std::move(op)));
       }
+    }
+    for (sharding::Reshard& reshard : program_.reshards) {
+      for (auto& op : reshard.ops) op = now[op];
     }
   }
 
  private:
   program::Program& local() { return program_.local; }
   bool IsHalf(ValueId v) { return mesh::IsHalf(local().type(v).dtype); }
-  void Add(Op op) {
-    for (const ValueId v : op.results)
-      local().values[v].op = static_cast<int32_t>(local().ops.size());
+  // Returns its index.
+  int Add(Op op) {
+    const auto index = static_cast<int>(local().ops.size());
+    for (const ValueId v : op.results) local().values[v].op = index;
     local().ops.push_back(std::move(op));
+    return index;
   }
 
   // A value of `like`'s shape and place, of f32.
@@ -60,7 +66,8 @@ class Widener {
          beside.where});
   }
 
-  void Widen(Op op) {
+  // Returns the index of the op itself.
+  int Widen(Op op) {
     std::vector<std::pair<ValueId, ValueId>> wide;  // a half, its twin
     for (ValueId& v : op.operands) {
       if (!IsHalf(v)) continue;
@@ -82,8 +89,9 @@ class Widener {
       op.attrs.Set("dtype", std::string(mesh::DTypeName(DType::kF32)));
     }
     const Op beside{"", {}, {}, {}, op.path, op.where};
-    Add(std::move(op));
+    const int index = Add(std::move(op));
     for (const auto& [half, twin] : rounded) Cast(twin, half, beside);
+    return index;
   }
 
   sharding::Partitioned& program_;

@@ -187,6 +187,29 @@ TEST_P(BackendSuite, AGuardedOutputThatIsNotFiniteLeavesStatesAlone) {
   }
 }
 
+// What a guard looks at may be no op's result.
+TEST_P(BackendSuite, AStateThatIsNotFiniteIsNotChanged) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  for (const bool computes : {true, false}) {
+    Builder b("guarded");
+    Builder::Scope scope(b);
+    const Variable w("w", {DType::kF32, {4}});
+    const Value x = b.Input("x", {DType::kF32, {4}});
+    b.Output("w", b.Read(w));
+    program::Assign(w, computes ? x * x : x);
+    const Program program = *b.Build();
+    const plan::Plan plan = PlanOf(program, "", {}, {.finite_outputs = {"w"}});
+    ASSERT_GE(plan.guard_step, 0);
+    StepInput input = InputFor(program, 2);
+    const auto good = RunPlan(*backend, plan, input);
+    ASSERT_TRUE(good.ok()) << good.status().ToString();
+    ExpectNear(*good, *meshtrain::testing::Interpret(program, input), 1e-6);
+    input.states["w"].at[3] = std::numeric_limits<double>::infinity();
+    EXPECT_EQ(RunPlan(*backend, plan, input).status().code(), StatusCode::kAborted);
+  }
+}
+
 // Element-wise ops make infinities of the zeros that pad uneven shards. A guard looks past them,
 // and at every element.
 TEST_P(BackendSuite, AGuardLooksAtElementsAloneWhereShardsAreUneven) {

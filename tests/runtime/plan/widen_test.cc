@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
@@ -41,7 +42,7 @@ Program Sample(DType dtype) {
   const Value x = b.Input("x", {dtype, {4, 6}}), y = b.Input("y", {dtype, {4, 6}});
   const Value moved = program::Transpose(program::Select(program::Greater(x, y), x, y), {1, 0});
   b.Output("squares", program::MatMul(moved, x * x));
-  b.Output("uniform", program::StatelessUniform({4}, {1, 2}, 0, 1, dtype));
+  b.Output("normal", program::StatelessNormal({4}, {1, 2}, 0, 1, dtype));
   return *b.Build();
 }
 
@@ -62,12 +63,25 @@ TEST(WidenTest, WhatComputesComputesInF32) {
       EXPECT_EQ(after.local.values[v].type, before.local.values[v].type);
       EXPECT_EQ(after.layouts[v].ToString(), before.layouts[v].ToString());
     }
-    // greater 2, mul 1 (both operands are one value) and 1, matmul 2 and 1, uniform 1.
+    // greater 2, mul 1 (both operands are one value) and 1, matmul 2 and 1, normal 1.
     EXPECT_EQ(Kinds(after.local)["cast"], 8);
     auto kinds = Kinds(after.local);
     kinds.erase("cast");
     EXPECT_EQ(kinds, Kinds(before.local));
   }
+}
+
+TEST(WidenTest, ReshardsNameTheirOpsStill) {
+  const auto named = [](const sharding::Partitioned& p) {
+    std::vector<std::string> kinds;
+    for (const sharding::Reshard& reshard : p.reshards) {
+      for (const int op : reshard.ops) kinds.push_back(p.local.ops[op].kind);
+    }
+    return kinds;
+  };
+  const sharding::Partitioned before = OnTwo(Sample(DType::kBF16));
+  ASSERT_FALSE(named(before).empty());
+  EXPECT_EQ(named(WidenHalves(before)), named(before));
 }
 
 TEST(WidenTest, WhatADeviceComputesByItselfStays) {
