@@ -212,6 +212,10 @@ class Builder {
   void Fail(Status error, const std::source_location& where = std::source_location::current());
   const Status& status() const { return status_; }
   const Program& program() const { return program_; }
+  // What an op reads that takes this operand: a variable as the ReadingScope says, a number as a
+  // constant of that type.
+  Value Resolve(const Operand& operand, DType number_type = DType::kF32);
+  DType TypeRead(const Variable& variable) const;
   // The variables touched so far, in the order of program().states.
   const std::vector<Variable>& variables() const { return variables_; }
 
@@ -224,8 +228,6 @@ class Builder {
     ValueId newest;
   };
   class Again;
-  Value Resolve(const Operand& operand, DType number_type);
-  DType TypeRead(const Variable& variable) const;
   ValueId NewValue(TensorType type, int32_t op);
   SourceLine LineOf(const std::source_location& where) const;
 

@@ -215,7 +215,7 @@ Value Zeros(Dims dims, DType dtype = DType::kF32, Where where = Where::current()
 Value Ones(Dims dims, DType dtype = DType::kF32, Where where = Where::current());
 Value Iota(Dims dims, int64_t axis, DType dtype = DType::kI64, Where where = Where::current());
 // Philox 4x32-10, the same numbers as TensorFlow's stateless_* of the same seed, whatever the
-// layout.
+// layout. Those of 16 bits are made of f32's; uniform ones are below `maxval` there too.
 using Seed = std::array<int64_t, 2>;
 Value StatelessUniform(Dims dims, Seed seed, double minval = 0, double maxval = 1,
                        DType dtype = DType::kF32, Where where = Where::current());

@@ -18,14 +18,6 @@ Value Failed(const Operand& a, Status error, std::string_view what) {
   return Value(&builder, kNoValue);
 }
 
-Value ValueOf(const Operand& a) {
-  if (a.value() != nullptr) return *a.value();
-  const Operand operands[] = {a};
-  Builder& builder = Builder::Of(operands);
-  return a.variable() != nullptr ? builder.Read(*a.variable())
-                                 : builder.Constant(a.number(), DType::kF32, a.where());
-}
-
 // `count` elements from `start` on, of dimension `axis`.
 Value Part(const Operand& a, int64_t axis, int64_t start, int64_t count) {
   Dims sizes = TypeOf(a).dims, starts(sizes.size(), 0);
@@ -168,7 +160,7 @@ Value CumSum(const Operand& a, int64_t axis, bool exclusive, bool reverse) {
   Value sum = ValueOf(a);
   for (int64_t by = 1; by < n; by *= 2) sum = Operand(sum, a.where()) + Operand(shifted(sum, by));
   if (!exclusive || n == 0) return sum;
-  return n == 1 ? Sub(Operand(sum, a.where()), sum) : shifted(sum, 1);
+  return n == 1 ? Zeros(type.dims, type.dtype, a.where()) : shifted(sum, 1);
 }
 
 // By halves: the second half times the first, until one is left.

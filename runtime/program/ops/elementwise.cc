@@ -93,8 +93,15 @@ std::vector<Value> CastGradient(Builder& b, const Op& op, Span operands, Span, S
 //   P(x) = (1 + tanh(c (x + 0.044715 x^3))) / 2, c = sqrt(2 / pi)     (Hendrycks and Gimpel,
 //       arXiv:1606.08415)
 //        = sigmoid(x (kGeluLinear + kGeluCubic x^2))
-std::vector<Value> GeluGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
+// In f32 also where x has 16 bits: x^2 is beyond an f16 from 256 on.
+std::vector<Value> GeluGradient(Builder& builder, const Op& op, Span operands, Span results,
+                                Span cotangents) {
   const Value x = operands[0];
+  if (mesh::IsHalf(x.dtype())) {
+    const Value wide = Cast(x, DType::kF32), g = Cast(cotangents[0], DType::kF32);
+    const Value of[] = {wide}, by[] = {g};
+    return {Cast(GeluGradient(builder, op, of, results, by)[0], x.dtype())};
+  }
   if (op.attrs.Bool("approximate")) {
     const Value square = Square(x);
     const Value p = Sigmoid(x * (kGeluLinear + kGeluCubic * square));

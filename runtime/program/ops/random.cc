@@ -209,6 +209,15 @@ Value Iota(Dims dims, int64_t axis, DType dtype, std::source_location where) {
 
 Value StatelessUniform(Dims dims, Seed seed, double minval, double maxval, DType dtype,
                        std::source_location where) {
+  if (mesh::IsHalf(dtype)) {
+    // Of as many steps as the type tells apart below 1, so that none is rounded up to `maxval`.
+    const double steps = dtype == DType::kBF16 ? 0x1p8 : 0x1p11;
+    const auto at = [&](Value v) { return Operand(v, where); };
+    const Value step = Floor(at(Mul(
+        at(StatelessUniform(std::move(dims), seed, 0, 1, DType::kF32, where)), {steps, where})));
+    const Value scaled = Mul(at(step), {(maxval - minval) / steps, where});
+    return Cast(at(Add(at(scaled), {minval, where})), dtype);
+  }
   return Random("stateless_uniform", std::move(dims), seed,
                 {{"minval", minval}, {"maxval", maxval}}, dtype, where);
 }

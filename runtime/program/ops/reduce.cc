@@ -204,6 +204,11 @@ Value ReduceMin(const Operand& a, std::vector<int64_t> axes, bool keep_dims) {
 
 Value ReduceMean(const Operand& a, std::vector<int64_t> axes, bool keep_dims) {
   const TensorType type = TypeOf(a);
+  // A sum may be beyond what 16 bits hold, where the mean is not.
+  if (mesh::IsHalf(type.dtype)) {
+    const Operand wide(Cast(a, DType::kF32), a.where());
+    return Cast(Operand(ReduceMean(wide, std::move(axes), keep_dims), a.where()), type.dtype);
+  }
   const Value sum = ReduceSum(a, axes, keep_dims);
   if (!sum.builder()->status().ok()) return sum;
   if (!mesh::IsFloat(type.dtype)) {
@@ -236,8 +241,7 @@ Value ArgMin(const Operand& a, int64_t axis) {
         a.where());
     return least;
   }
-  const Value x = a.value() != nullptr ? *a.value() : least.builder()->Read(*a.variable());
-  return FirstOf(x, least, at);
+  return FirstOf(ValueOf(a), least, at);
 }
 
 }  // namespace meshtrain::program

@@ -195,11 +195,17 @@ Cost ElementCost(const OpCall& call, std::span<const TensorType> results, double
 }
 
 TensorType TypeOf(const Operand& operand) {
-  if (operand.variable() != nullptr && operand.variable()->valid()) {
-    return operand.variable()->type();
+  if (const Variable* variable = operand.variable(); variable != nullptr && variable->valid()) {
+    const Operand operands[] = {operand};
+    return {Builder::Of(operands).TypeRead(*variable), variable->type().dims};
   }
   if (operand.value() != nullptr) return operand.value()->type();
   return {DType::kF32, {}};
+}
+
+Value ValueOf(const Operand& operand) {
+  const Operand operands[] = {operand};
+  return Builder::Of(operands).Resolve(operand);
 }
 
 Value Record(std::string_view kind, std::vector<Operand> operands, Attrs attrs) {

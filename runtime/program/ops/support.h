@@ -94,8 +94,10 @@ Cost CostPerElement(const OpCall& call, std::span<const TensorType> results) {
 
 // --- recording
 
-// The type an operand will have; f32[] for a number.
+// The type that an operand will have where an op reads it; f32[] for a number.
 TensorType TypeOf(const Operand& operand);
+// What such an op reads.
+Value ValueOf(const Operand& operand);
 Value Record(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
 // `axis` counted from the end when it is negative. What is out of range stays so, for infer to
 // name.

@@ -69,6 +69,11 @@ Value WindowMax(const Operand& x, const Windows& windows) {
 
 Value WindowMean(const Operand& x, const Windows& windows) {
   const TensorType type = TypeOf(x);
+  // A sum may be beyond what 16 bits hold, where the mean is not.
+  if (mesh::IsHalf(type.dtype)) {
+    const Operand wide(Cast(x, DType::kF32), x.where());
+    return Cast(Operand(WindowMean(wide, windows), x.where()), type.dtype);
+  }
   const Value sum = WindowSum(x, windows);
   if (!sum.builder()->status().ok()) return sum;
   const Windows w = WithPadding(windows, Spatial(type.dims), windows.sizes);
