@@ -39,7 +39,8 @@ class LoadedStep {
   // Of the first dimension of what Feed takes, the range [first, second) that the devices of this
   // process need: what stands elsewhere is not looked at.
   std::pair<int64_t, int64_t> FedRows(size_t input) const;
-  // Feeds a tensor on the mesh, without a copy when its layout is the input's.
+  // Feeds a tensor on the mesh, of this step's session, without a copy when its layout is the
+  // input's.
   Status Feed(size_t input, const DTensor& value);
   // Errors: kFailedPrecondition naming an input that was never fed; kUnavailable and
   // kDeadlineExceeded of collectives with other processes; kAborted for a bad step, in which a
@@ -88,7 +89,8 @@ class LoadedStep {
   std::unique_ptr<collective::Communicator> communicator_;
   std::unique_ptr<device::Executable> executable_;
   std::vector<DTensor> inputs_;
-  std::vector<DTensor> lent_;  // inputs fed without a copy, kept alive
+  std::vector<DTensor> lent_;    // inputs fed without a copy, kept alive
+  std::vector<DTensor> states_;  // kept alive, whatever the session forgets
   std::vector<DTensor> outputs_;
   std::shared_ptr<const void> counted_;  // as long as it lives, the session counts our bytes
   std::vector<device::DeviceBuffers> devices_;

@@ -587,6 +587,7 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
     MT_ASSIGN_OR_RETURN(DTensor output, Make(asked.output_types[i], asked.output_layouts[i]));
     step.outputs_.push_back(std::move(output));
   }
+  for (const Stored* s : states) step.states_.push_back(s->value);
   step.fed_.assign(step.inputs_.size(), false);
   for (size_t d = 0; d < ranks.size(); ++d) {
     for (const DTensor& t : step.inputs_) step.devices_[d].inputs.push_back(t.buffers_[d].get());
@@ -628,6 +629,9 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
   if (!value.valid() || value.type_ != inputs_[input].type_) {
     return InvalidArgument("input `" + name + "`: expected a tensor of type " +
                            inputs_[input].type_.ToString() + ", got: " + value.type_.ToString());
+  }
+  if (value.session_ != session_) {
+    return InvalidArgument("input `" + name + "`: expected a tensor of this step's session");
   }
   const Layout& want = inputs_[input].layout_;
   if (!(value.layout_.mesh() == want.mesh())) {
