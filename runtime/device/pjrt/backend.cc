@@ -182,8 +182,8 @@ class PjrtExecutable final : public Executable {
       return Aborted("output `" + name + "` is not finite").From(Origin::kNumbers);
     }
     float count = 0;
-    MT_RETURN_IF_ERROR(client_->ToHost(count_->buffer.get(), {mesh::DType::kF32, {}},
-                                       std::as_writable_bytes(std::span(&count, 1))));
+    MT_RETURN_IF_ERROR(count_->Arrive());
+    std::memcpy(&count, count_->on_host.data(), sizeof count);
     return Aborted(std::to_string(static_cast<int64_t>(count)) +
                    " elements of the loss and the gradients are not finite")
         .From(Origin::kNumbers);
