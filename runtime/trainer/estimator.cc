@@ -69,9 +69,13 @@ class JoinedBatches final : public train::BatchSource {
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     std::vector<data::Batch> parts;
     int64_t size = 0;
+    if (std::exchange(over_, false)) return std::optional<train::Batch>();
     while (static_cast<int64_t>(parts.size()) < replicas_) {
       MT_ASSIGN_OR_RETURN(std::optional<data::Batch> part, pipeline_->Next(stop));
-      if (!part) break;  // what is left makes a shorter step
+      if (!part) {
+        over_ = !parts.empty();  // what is left makes a shorter step
+        break;
+      }
       size += part->size;
       parts.push_back(std::move(*part));
     }
@@ -102,6 +106,7 @@ class JoinedBatches final : public train::BatchSource {
   std::vector<Column> columns_;
   int64_t width_ = 0;
   int64_t replicas_ = 1;
+  bool over_ = false;  // the pass, which is said with the next call
 };
 
 }  // namespace

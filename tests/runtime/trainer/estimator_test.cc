@@ -122,6 +122,11 @@ TEST(EstimatorOnceTest, BatchesArePerReplicaAndEveryFigureIsAMeanOverExamples) {
   const Evaluation b = both.Evaluate(input).value();
   EXPECT_DOUBLE_EQ(b.average_loss, 140.0 / 7);
   EXPECT_DOUBLE_EQ(b.loss, 140.0 / 7);
+  // The pass is over before each of three has a batch.
+  const auto three = strategy::Strategy::Mirrored({.count = 3}).value();
+  LinearRegressor few({{"y"}}, Sgd(0.1),
+                      {.train_distribute = three.get(), .eval_distribute = three.get()});
+  EXPECT_DOUBLE_EQ(few.Evaluate(input).value().average_loss, 140.0 / 7);
 }
 
 TEST(EstimatorOnceTest, GoesOnFromItsModelDir) {
