@@ -97,14 +97,17 @@ Result<WriteText> PlanText(const manifest::Program& program, const recipe::Trace
     MT_ASSIGN_OR_RETURN(const size_t by_id, engine.AddPrediction(*next.by_id, /*whole=*/true));
     logits = KeptLogits(engine, by_id, windows);
   }
-  return WriteText([options, logits, prompt = *std::move(prompt), text = asked.prompt,
-                    characters = manifest::Characters(program)](
-                       std::stop_token stop) mutable -> Result<std::string> {
-    MT_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, WriteIds(prompt, options, logits, stop));
-    std::string written = text;
-    for (const int64_t id : ids) written += characters[static_cast<size_t>(id)];
-    return written;
-  });
+  return WriteText(
+      [options, logits, prompt = *std::move(prompt), text = asked.prompt,
+       characters = manifest::Characters(program)](std::stop_token stop) -> Result<std::string> {
+        // Each time from the start: where a process was lost, a new one remembers nothing, and all
+        // of them must ask for the same.
+        MT_ASSIGN_OR_RETURN(const std::vector<int64_t> ids,
+                            WriteIds(prompt, options, NextLogits(logits), stop));
+        std::string written = text;
+        for (const int64_t id : ids) written += characters[static_cast<size_t>(id)];
+        return written;
+      });
 }
 
 Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& program,

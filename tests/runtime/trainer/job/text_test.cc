@@ -79,6 +79,17 @@ class Written {
   const Status& status() const { return status_; }
   Result<std::string> Text() { return write_({}); }
 
+  Status NegateWeights() {
+    MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_->session());
+    for (const program::Variable& v : engine_->states()) {
+      if (v.type().dtype != mesh::DType::kF64) continue;
+      MT_ASSIGN_OR_RETURN(mesh::Tensor value, session->ReadToHost(v));
+      for (double& number : value.mutable_values<double>()) number = -number;
+      MT_RETURN_IF_ERROR(session->Write(v, value));
+    }
+    return OkStatus();
+  }
+
   // What the model predicts for a text as it stands, without a window around it.
   Result<int64_t> LargestBehind(const std::string& text) {
     const auto length = static_cast<int64_t>(text.size());
@@ -176,6 +187,23 @@ TEST(TextTest, IsTheSameInEveryLayout) {
     EXPECT_EQ(TextOf({.mesh = mesh}), alone) << mesh;
     EXPECT_EQ(TextOf({.mesh = mesh, .dtype = "f32"}), TextOf({.dtype = "f32"})) << mesh;
   }
+}
+
+// Nothing is left of a text that was written before: after a loss, new processes know nothing of
+// it.
+TEST(TextTest, EachIsWrittenFromTheStart) {
+  Written once({}), again({});
+  ASSERT_TRUE(once.status().ok() && again.status().ok());
+  const auto before = again.Text();
+  ASSERT_TRUE(before.ok()) << before.status().ToString();
+  for (Written* written : {&once, &again}) {
+    const Status turned = written->NegateWeights();
+    ASSERT_TRUE(turned.ok()) << turned.ToString();
+  }
+  const auto want = once.Text(), got = again.Text();
+  ASSERT_TRUE(want.ok() && got.ok());
+  EXPECT_NE(*want, *before);
+  EXPECT_EQ(*got, *want);
 }
 
 TEST(TextTest, FollowsFromSeedAndTemperature) {
