@@ -52,7 +52,8 @@ Value BatchNormalization::Call(const Value& x) {
     const Value inverse = program::Rsqrt(variance + epsilon);
     return options_.scale ? inverse * gamma_ : inverse;
   };
-  if (!context().training) {
+  // A replica without examples has no figures of its own to learn from.
+  if (!context().training || x.type().num_elements() == 0) {
     const Value y = (x - along(b.Read(moving_mean_))) * along(factor_of(b.Read(moving_variance_)));
     return options_.center ? y + along(beta_) : y;
   }

@@ -161,6 +161,36 @@ TEST(ReplicasTest, ProgramsOfAllSizesCallTheSameCollectives) {
   }
 }
 
+// It has no mean and no variance: its gradients are 0, and its moving figures stay.
+TEST(ReplicasTest, AReplicaWithoutExamplesNormalizesNothing) {
+  for (const bool scale : {true, false}) {
+    const auto strategy = Mirrored(2);
+    const auto scope = strategy->Scope();
+    nn::BatchNormalizationOptions options;
+    options.scale = scale;
+    nn::Sequential model(nn::BatchNormalization(options), nn::Dense(1));
+    const auto sgd = train::Sgd(0.1);
+    const ReplicaFunction step("step", [&](Value x) -> Value {
+      const nn::ContextScope training({.training = true});
+      const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square(model(x)), {1}));
+      sgd->Minimize(loss, model.parameters());
+      return loss;
+    });
+    for (const int64_t examples : {1, 3}) {
+      const std::vector<Tensor> batch = {Examples(examples)[0]};
+      const auto ran = strategy->Run(step, strategy->DistributeBatch(batch).value());
+      ASSERT_TRUE(ran.ok()) << ran.status().ToString();
+    }
+    for (const nn::Parameter& p : model.parameters()) {
+      const std::vector<Tensor> copies = strategy->LocalResults(p).value();
+      EXPECT_EQ(copies.size(), 2);
+      for (const Tensor& copy : copies) {
+        for (const float number : FloatsOf(copy)) EXPECT_TRUE(std::isfinite(number)) << p.name();
+      }
+    }
+  }
+}
+
 TEST(ReplicasTest, WeightsOfExamplesAndAGivenBatchSizeCount) {
   const auto strategy = Mirrored(2);
   const ReplicaFunction loss("loss", [](Value per_example, Value weight) -> Outputs {
