@@ -8,7 +8,9 @@ namespace {
 
 // What a score becomes that a mask hides: e to it is 0 beside any other, and no difference of two
 // scores is infinite, so a row of hidden scores alone is no NaN either.
-constexpr double kHidden = -1e30;
+double HiddenOf(program::DType dtype) {
+  return dtype == program::DType::kF16 ? -65504.0 : -1e30;  // the least f16
+}
 
 }  // namespace
 
@@ -104,21 +106,22 @@ Value MultiHeadAttention::Turned(const Value& x) const {
 // Q = T queries; of one, where a text is written.
 Value MultiHeadAttention::Weigh(const Value& scores) const {
   const int64_t share = heads_ / groups_, length = scores.dims().back();
+  const double hidden = HiddenOf(scores.dtype());
   Value y = scores;
   if (context().writing != nullptr) {
     const Value before =
         program::GreaterEqual(context().writing->position, program::Iota({length}, 0));
-    y = program::Select(before, y, kHidden);
+    y = program::Select(before, y, hidden);
   } else if (options_.causal) {
     const Value mask =
         program::GreaterEqual(program::Iota({length, length}, 0, program::DType::kI32),
                               program::Iota({length, length}, 1, program::DType::kI32));
     if (share == 1) {
-      y = program::Select(mask, y, kHidden);
+      y = program::Select(mask, y, hidden);
     } else {
       const program::Dims apart = {y.dims()[0], groups_, length, share, length};
       y = program::Select(program::Reshape(mask, {length, 1, length}), program::Reshape(y, apart),
-                          kHidden);
+                          hidden);
       y = program::Reshape(y, scores.dims());
     }
   }
