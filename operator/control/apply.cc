@@ -359,14 +359,22 @@ struct Applier::Run {
     applier.store_.WroteJob(*patched);
     return OkStatus();
   }
+  // Of the job as the decision saw it, and as the outcome's own status has left it since. Whoever
+  // else changed it may have changed the decision, so after a conflict the job is read anew.
   Status Write(const reconcile::DeleteJob& write) {
+    kube::DeleteOptions options{.uid = write.uid, .resource_version = write.resource_version};
+    if (options.resource_version == job.metadata.resource_version) {
+      options.resource_version = version_now;
+    }
     const Status status =
-        Gone(client()
-                 .Delete(TrainingJobs(), ns(), job.metadata.name,
-                         {.uid = write.uid, .resource_version = write.resource_version}, call())
-                 .status());
-    if (status.ok()) applier.store_.DeletedJob(ns(), job.metadata.name, write.uid);
-    return status;
+        client().Delete(TrainingJobs(), ns(), job.metadata.name, options, call()).status();
+    if (!status.ok() && status.code() != StatusCode::kNotFound) {
+      MutexLock lock(mutex);
+      read_job_anew = true;
+      return status;
+    }
+    applier.store_.DeletedJob(ns(), job.metadata.name, write.uid);
+    return OkStatus();
   }
   Status Write(const reconcile::RecordEvent& write) {
     applier.events_.Record(

@@ -27,8 +27,9 @@ struct Applied {
   Status status;
   // Set where the API server refused a write for good; `status` then says the same.
   std::optional<reconcile::RefusedWrite> refused;
-  // A status write got no good answer (a conflict, an error, silence): the job must be read anew
-  // before it is decided on again, since the write may have happened (reconcile.h, rule 2).
+  // A write of the status or a deletion of the job got no good answer (a conflict, an error,
+  // silence): the job must be read anew before it is decided on again, since the write may have
+  // happened (reconcile.h, rules 2 and 4).
   bool read_job_anew = false;
   // A child that pods mount was found missing; `status` then says the same.
   std::optional<reconcile::LostChild> lost_child;

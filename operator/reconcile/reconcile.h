@@ -16,6 +16,9 @@
 //      is being deleted, and a Secret or config map that a probe finds missing, end the outcome
 //      with a LostChild for Observed.lost_child.
 //   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
+//      DeleteJob also carries the job's resourceVersion, the one that the outcome's own PatchStatus
+//      has left where there is one. A conflict is none of "done" there: the job is read anew, as
+//      after a PatchStatus.
 //   5. Events are best effort and never fail an outcome.
 //   6. An outcome that was applied need not be followed by another look: what it changed is seen,
 //      and that wakes the job; time wakes it at `wake_at`.
@@ -144,7 +147,7 @@ struct PatchStatus {
 };
 struct DeleteJob {  // ttlSecondsAfterFinished; propagationPolicy Background
   std::string uid;
-  // As the decision saw it: a job that an older etcd brought back may run again.
+  // As the decision saw it (rule 4): a job that an older etcd brought back may run again.
   std::string resource_version;
   friend bool operator==(const DeleteJob&, const DeleteJob&) = default;
 };

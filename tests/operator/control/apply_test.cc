@@ -81,6 +81,45 @@ TEST_F(ApplyTest, AdoptsNothingForAJobThatIsGoneOrAnother) {
   EXPECT_EQ(Calls("patch"), 0);
 }
 
+// By its time to live, after the status that the same look decided on.
+TEST_F(ApplyTest, AJobIsDeletedAsItsOwnStatusLeftItAndAsNobodyElseDid) {
+  const auto apply = [&] {
+    const auto view = store_.View("ml/mnist");
+    const api::ObjectMeta& meta = view->job->metadata;
+    reconcile::PatchStatus patch{.resource_version = meta.resource_version};
+    patch.status.phase = "Succeeded";
+    const reconcile::DeleteJob remove{.uid = meta.uid, .resource_version = meta.resource_version};
+    return applier_.Apply(*view->job,
+                          {.actions = {{reconcile::Phase::kDecide, patch, ""},
+                                       {reconcile::Phase::kReport, remove, ""}}},
+                          {}, 1, {});
+  };
+  // Somebody edits the job once its status is written.
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    if (call.subresource == "status" && after) {
+      api_.Put(TrainingJobs(), api_.Peek(TrainingJobs(), "ml", "mnist"));
+    }
+    return OkStatus();
+  });
+  const Applied late = apply();
+  EXPECT_EQ(late.status.code(), StatusCode::kAborted);
+  EXPECT_TRUE(late.read_job_anew);
+  EXPECT_FALSE(store_.View("ml/mnist")->job->metadata.deleted) << "it is still there";
+  api_.SetFault({});
+
+  store_.WroteJob(api_.Peek(TrainingJobs(), "ml", "mnist"));
+  clock_.Advance(std::chrono::seconds(1));
+  json job = json::parse(api_.Peek(TrainingJobs(), "ml", "mnist"));
+  job["status"]["phase"] = "Failed";
+  api_.Put(TrainingJobs(), job.dump());
+  store_.WroteJob(api_.Peek(TrainingJobs(), "ml", "mnist"));
+  const Applied done = apply();
+  EXPECT_TRUE(done.status.ok()) << done.status.ToString();
+  EXPECT_TRUE(done.told);
+  EXPECT_EQ(api_.Peek(TrainingJobs(), "ml", "mnist"), "");
+  EXPECT_TRUE(store_.View("ml/mnist")->job->metadata.deleted);
+}
+
 TEST_F(ApplyTest, APodThatDoesNotGoIsAskedOnceBetweenTwoChangesOfTheWorld) {
   const reconcile::DeletePod force{.name = "mnist-worker-0", .uid = "p1", .grace_seconds = 0};
   for (int i = 0; i < 20; ++i) {

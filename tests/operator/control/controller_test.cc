@@ -36,6 +36,24 @@ TEST_F(ControllerTest, RunsAJobToItsEndWithFewWrites) {
   EXPECT_LE(Writes().size(), 3u + 6u);
 }
 
+// The look that finds the time over writes the status too: the edit is a new generation.
+TEST_F(ControllerTest, ATtlThatIsGivenAfterItHasPassedDeletesTheJob) {
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
+  SetPhase("mnist-worker-0", Ended(0));
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Succeeded") == "True"; }));
+  Settle();
+  clock_.Shift(std::chrono::hours(1));
+  json job = Job("mnist");
+  job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = 60;
+  job["metadata"]["generation"] = 2;
+  api_.Put(TrainingJobs(), job.dump());
+  EXPECT_TRUE(Eventually([&] { return api_.Peek(TrainingJobs(), "ml", "mnist").empty(); }))
+      << api_.Peek(TrainingJobs(), "ml", "mnist");
+  Stop();
+}
+
 // Counts alone are told at most every 5 s; the time until then is part of the measure.
 TEST_F(ControllerTest, APodEventThatIsToldLaterIsMeasuredUntilThen) {
   const auto measured = [&](const std::string& what) {
