@@ -55,6 +55,9 @@ constexpr ReasonInfo kReasons[] = {
      "Ask who administers the namespace: the message names the policy or the right."},
     {Reason::kRefused, "Refused", "The API server refuses an object for another cause.",
      "Mend the field of the manifest that the message names."},
+    {Reason::kServerError, "ServerError",
+     "The API server cannot make an object: an admission webhook that does not answer, for one.",
+     "Ask who administers the cluster: the message names what does not answer."},
     {Reason::kNodeNotReady, "NodeNotReady",
      "A pod's node does not answer; its processes may live on, so they are not replaced.",
      "Bring the node back; if it is off for good, delete its Node or taint it "

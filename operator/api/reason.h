@@ -41,6 +41,7 @@ enum class Reason : uint8_t {
   kQuotaExceeded,
   kForbidden,
   kRefused,
+  kServerError,
   kNodeNotReady,
   kPodDoesNotEnd,
   kPodGroupPending,

@@ -119,7 +119,7 @@ struct Applier::Run {
     } else {
       status = std::visit([&](const auto& write) { return Write(write); }, action.write);
       if (applier.observer_.on_answer) applier.observer_.on_answer();
-      if (!id.empty() && WasAnswered(status)) {
+      if (!id.empty() && WasAnswered(action.write, status)) {
         applier.guard_.Answered(key, id, change, status);
         if (!status.ok()) before = applier.guard_.Before(key, id, change);
       }

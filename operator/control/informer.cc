@@ -90,7 +90,9 @@ Status Informer::CheckVersion(std::stop_token stop) {
   Result<std::string> now = client_.Version(options_.resource, options_.ns, {.stop = stop});
   if (!now.ok()) {
     // Whatever became of the server, it may be another one that comes back.
-    if (now.status().code() == StatusCode::kUnavailable && !std::exchange(anew_, true)) BeUnsure();
+    const StatusCode code = now.status().code();
+    const bool away = code == StatusCode::kUnavailable || code == StatusCode::kUnknown;
+    if (away && !std::exchange(anew_, true)) BeUnsure();
     return now.status();
   }
   check_ = false;

@@ -18,6 +18,8 @@ const char* ReasonOf(StatusCode code) {
       return "Invalid";
     case StatusCode::kAlreadyExists:
       return "AlreadyExists";
+    case StatusCode::kUnknown:
+      return "InternalError";
     default:
       return nullptr;
   }
@@ -34,13 +36,15 @@ std::string ServersWords(const std::string& message) {
 
 }  // namespace
 
-bool WasAnswered(const Status& status) {
+bool WasAnswered(const reconcile::Write& write, const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
     case StatusCode::kNotFound:
     case StatusCode::kAborted:
     case StatusCode::kUnimplemented:
       return true;
+    case StatusCode::kUnknown:
+      return RefusalOf(write, status).has_value();
     default:
       return ReasonOf(status.code()) != nullptr;
   }

@@ -5,9 +5,12 @@
 // precondition or resourceVersion no longer holds), kOutOfRange (410: list again), kInvalidArgument
 // (400, 413, 415, 422), kPermissionDenied (403), kResourceExhausted (403 by quota),
 // kUnauthenticated (401), kFailedPrecondition (this process may not write now: lease lost),
-// kDeadlineExceeded (504 or our deadline), kUnavailable (429 and 5xx after all retries, or no
-// connection; a write may or may not have happened), kDataLoss (an answer past the limits below, of
-// which nothing is used; a write may have happened), kCancelled (stop requested).
+// kDeadlineExceeded (504 or our deadline), kUnavailable (429, 502 and 503 after all retries, a 5xx
+// that is not the API server's own, or no connection; a write may or may not have happened),
+// kUnknown (another 5xx, in the API server's own words: it is there and could not, as where an
+// admission webhook does not answer; a write may or may not have happened), kDataLoss (an answer
+// past the limits below, of which nothing is used; a write may have happened), kCancelled (stop
+// requested).
 #pragma once
 
 #include <cstdint>

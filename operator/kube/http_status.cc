@@ -16,10 +16,12 @@ constexpr size_t kMaxErrorMessage = 4 << 10;  // of a body, as far as it is told
 
 Status StatusFromHttp(int http_status, std::string_view body, std::string_view what) {
   std::string message, reason;
+  bool own = false;  // the API server's words, not those of a proxy before it
   body = body.substr(0, kMaxErrorBody);
   const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object() && parsed.contains("message") && parsed["message"].is_string()) {
     message = parsed["message"].get<std::string>();
+    own = parsed.contains("kind") && parsed["kind"] == "Status";
     if (parsed.contains("reason") && parsed["reason"].is_string()) {
       reason = parsed["reason"].get<std::string>();
     }
@@ -50,7 +52,9 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
     default:
       break;
   }
-  if (http_status == 429 || http_status >= 500) return Unavailable(text);
+  const bool away = http_status == 429 || http_status == 502 || http_status == 503;
+  if (http_status >= 500 && own && !away) return Status(StatusCode::kUnknown, text);
+  if (http_status >= 500 || away) return Unavailable(text);
   return InvalidArgument(text);
 }
 

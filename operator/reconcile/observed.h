@@ -116,11 +116,11 @@ struct ProgressSeen {
 };
 
 // Why a write that the last Outcome asked for was refused for good (quota, admission, a foreign
-// object of that name). The controller keeps the newest per job until an apply of this job gets
-// through, or an object of the job's names goes away.
+// object of that name, an API server that cannot). The controller keeps the newest per job until an
+// apply of this job gets through, or an object of the job's names goes away.
 struct RefusedWrite {
   std::string what;     // "pods \"mnist-worker-2\""
-  std::string reason;   // the API's reason: "Forbidden", "AlreadyExists", …
+  std::string reason;   // the API's reason: "Forbidden", "InternalError", …
   std::string message;  // one line
   // Nothing is created before, by the operator's own clock; the controller makes the wait longer
   // with each refusal. Nothing: at once.

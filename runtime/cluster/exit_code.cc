@@ -86,6 +86,7 @@ int OfApiServer(StatusCode code, int signal) {
       return kExitNoInput;
     case StatusCode::kInternal:
       return kExitInternal;
+    case StatusCode::kUnknown:
     case StatusCode::kUnavailable:
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kDataLoss:

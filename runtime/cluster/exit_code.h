@@ -21,8 +21,9 @@ namespace meshtrain::cluster {
 //   kPeers                138 lost, late, or all have to start again; 78 a token that they refuse;
 //                         the rest as kOutput
 //   kDevice               as kPeers
-//   kApiServer            66 no such object, 74 no answer or one that is cut off, 70 a bug, 128 +
-//                         `signal` of a call that was broken off, 78 what is refused
+//   kApiServer            66 no such object, 74 no answer, one that is cut off or that it could
+//                         not, 70 a bug, 128 + `signal` of a call that was broken off, 78 what is
+//                         refused
 //   kStop                 128 + `signal`, which asked for it
 //   kNumbers              79
 // OK is 0.

@@ -39,6 +39,7 @@ Reason ReasonOf(const RefusedWrite& refused) {
       refused.message.find("exceeded quota") != std::string::npos) {
     return Reason::kQuotaExceeded;
   }
+  if (refused.reason == "InternalError") return Reason::kServerError;
   return refused.reason == "Forbidden" ? Reason::kForbidden : Reason::kRefused;
 }
 

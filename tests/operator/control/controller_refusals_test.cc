@@ -35,6 +35,54 @@ TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
   Stop();
 }
 
+// As an admission webhook with the failurePolicy Fail that is down.
+TEST_F(ControllerTest, SaysInTheStatusThatTheServerCannotMakeAPod) {
+  std::atomic<bool> down = true;
+  std::atomic<int> tries = 0;
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    if (!down || after || call.verb != "create" || call.plural != "pods") return OkStatus();
+    ++tries;
+    return Status(StatusCode::kUnknown,
+                  "POST /api/v1/namespaces/ml/pods: HTTP 500: Internal error occurred: failed "
+                  "calling webhook \"pods.example.com\"");
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; }))
+      << api_.Peek(TrainingJobs(), "ml", "mnist");
+  const json status = Job("mnist")["status"];
+  EXPECT_EQ(Condition("mnist", "Created"), "True");
+  EXPECT_TRUE(status.contains("startTime")) << "its deadlines have begun";
+  EXPECT_THAT(status.dump(), HasSubstr("\"reason\":\"ServerError\""));
+  EXPECT_THAT(status.dump(), HasSubstr("pods \\\"mnist-worker-0\\\": Internal error occurred"));
+  events_->Flush(std::chrono::seconds(10));
+  EXPECT_TRUE(Eventually([&] {
+    for (const std::string& event : api_.All(kube::Events())) {
+      if (event.find("ServerError") != std::string::npos) return true;
+    }
+    return false;
+  }));
+  // As any refusal: after 1 s, 2 s, ... 60 s, whatever number of times before.
+  for (int i = 0; i < 10; ++i) {
+    const int before = tries;
+    clock_.Shift(std::chrono::seconds(61));
+    json touched = Job("mnist");
+    touched["metadata"]["annotations"]["touched"] = std::to_string(i);
+    api_.Put(TrainingJobs(), touched.dump());
+    ASSERT_TRUE(Eventually([&] { return tries > before; })) << i;
+    Settle();
+    EXPECT_EQ(tries, before + 1) << i;
+  }
+  down = false;
+  clock_.Shift(std::chrono::seconds(61));
+  json touched = Job("mnist");
+  touched["metadata"]["annotations"]["touched"] = "last";
+  api_.Put(TrainingJobs(), touched.dump());
+  EXPECT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
+  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "False"; }));
+  Stop();
+}
+
 TEST_F(ControllerTest, ARefusalOfWhatIsWantedNoMoreIsForgotten) {
   api_.SetFault([&](const FakeApi::Call& call, bool) {
     const bool refuse = call.verb == "create" && call.name == "mnist-worker-2";

@@ -224,7 +224,7 @@ TEST(MetricsTest, CountsTheReasonsOfConditions) {
   // What a job may wait for stands at 0 first, so that Prometheus sees the first wait as a rise.
   const auto zeros =
       std::erase_if(counted, [](const std::string& line) { return line.ends_with("} 0"); });
-  EXPECT_EQ(zeros, 14u);
+  EXPECT_EQ(zeros, 15u);
   EXPECT_THAT(counted, ::testing::UnorderedElementsAre(
                            "meshtrain_job_reasons_total{condition=\"Waiting\",namespace=\"ml\","
                            "reason=\"ImagePull\"} 2",

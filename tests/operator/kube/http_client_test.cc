@@ -66,7 +66,8 @@ TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
            {409, "Conflict", "x", StatusCode::kAborted},
            {410, "Expired", "x", StatusCode::kOutOfRange},
            {422, "Invalid", "x", StatusCode::kInvalidArgument},
-           {500, "InternalError", "x", StatusCode::kUnavailable},
+           {500, "InternalError", "x", StatusCode::kUnknown},
+           {503, "ServiceUnavailable", "x", StatusCode::kUnavailable},
            {504, "Timeout", "x", StatusCode::kDeadlineExceeded},
        }) {
     handler_ = [&](const httplib::Request&, httplib::Response& response) {

@@ -62,6 +62,8 @@ TEST(RefusalTest, NamesThePathInTheManifest) {
             "spec.replicaSpecs.worker.template.spec.containers[0].name: Invalid value]");
   EXPECT_EQ(said({"services \"mnist\"", "AlreadyExists", "spec.x is not ours"}),
             "NameTaken services \"mnist\": spec.x is not ours");
+  EXPECT_EQ(said({"pods \"mnist-worker-1\"", "InternalError", "failed calling webhook \"w\""}),
+            "ServerError pods \"mnist-worker-1\": failed calling webhook \"w\"");
 }
 
 }  // namespace

@@ -123,8 +123,9 @@ TEST(ExitCodeTest, AnApiServersAnswer) {
     if (code == StatusCode::kNotFound) want = kExitNoInput;
     if (code == StatusCode::kInternal) want = kExitInternal;
     if (code == StatusCode::kCancelled) want = kExitInterrupted;
-    for (const StatusCode io : {StatusCode::kUnavailable, StatusCode::kDeadlineExceeded,
-                                StatusCode::kDataLoss, StatusCode::kOutOfRange}) {
+    for (const StatusCode io :
+         {StatusCode::kUnknown, StatusCode::kUnavailable, StatusCode::kDeadlineExceeded,
+          StatusCode::kDataLoss, StatusCode::kOutOfRange}) {
       if (code == io) want = kExitIo;
     }
     EXPECT_EQ(ExitCodeOf(Of(code, Origin::kApiServer), SIGINT), want) << StatusCodeName(code);
