@@ -160,13 +160,15 @@ Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
     if (!read_anew_.contains(key)) return OkStatus();
   }
   const size_t slash = key.find('/');
+  // Of whom the answer tells: by the time it is here, another job may have the name.
+  const auto asked = store_.View(key);
   const Result<std::string> job =
       client_.Get(TrainingJobs(), key.substr(0, slash), key.substr(slash + 1), {.stop = stop});
   if (!job.ok() && job.status().code() != StatusCode::kNotFound) return job.status();
   if (job.ok()) {
     store_.WroteJob(*job);
-  } else if (const auto view = store_.View(key)) {
-    store_.DeletedJob(key.substr(0, slash), key.substr(slash + 1), view->job->metadata.uid);
+  } else if (asked) {
+    store_.DeletedJob(key.substr(0, slash), key.substr(slash + 1), asked->job->metadata.uid);
   }
   MutexLock lock(mutex_);
   read_anew_.erase(key);

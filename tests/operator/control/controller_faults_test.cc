@@ -59,6 +59,32 @@ TEST_F(ControllerTest, ReadsAJobAnewWhenItsStatusWriteGotNoAnswer) {
   Stop();
 }
 
+// Who is asked for is gone, and before the answer is heard another job has its name.
+TEST_F(ControllerTest, AJobMadeAgainWhileTheOneBeforeIsAskedForIsNotTakenForGone) {
+  std::atomic<bool> asked = false;
+  json next = json::parse(JobText("mnist", 1));
+  next["metadata"]["uid"] = "another";
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    if (call.plural != "trainingjobs" || asked) return OkStatus();
+    if (after && call.subresource == "status") return Unavailable("answer lost");
+    if (after || call.verb != "get") return OkStatus();
+    asked = true;
+    api_.Remove(TrainingJobs(), "ml", "mnist");
+    api_.Put(TrainingJobs(), next.dump());
+    EXPECT_TRUE(Eventually([&] {
+      const auto view = controller_->store().View("ml/mnist");
+      return view && view->job->metadata.uid == "another";
+    }));
+    return NotFound("trainingjobs \"mnist\" not found");
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  EXPECT_TRUE(Eventually([&] { return asked && Condition("mnist", "Created") == "True"; }))
+      << api_.Peek(TrainingJobs(), "ml", "mnist");
+  EXPECT_EQ(Job("mnist")["metadata"]["uid"], "another");
+  Stop();
+}
+
 TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
   // The process ends right after its n-th write (whose answer it never sees); the next one finishes
   // the work.
