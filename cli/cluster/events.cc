@@ -78,6 +78,7 @@ Status Tell(const EventFlags& flags, const Console& console) {
 Result<std::vector<std::string>> EventsOf(Cluster& cluster, const std::string& job, bool pods) {
   std::vector<std::pair<std::string, std::string>> found;  // time, text
   const auto take = [&](const std::string& selector, bool of_pods) {
+    const size_t before = found.size();  // of other lists, which a list that starts anew keeps
     return cluster.client
         ->List(
             kube::Events(), {.ns = cluster.ns, .field_selector = selector},
@@ -87,7 +88,7 @@ Result<std::vector<std::string>> EventsOf(Cluster& cluster, const std::string& j
               if (of_pods && !IsPodOf(At(event, "/involvedObject/name"), job)) return;
               found.emplace_back(LastTime(event), std::string(item));
             },
-            [&] { found.clear(); }, {})
+            [&] { found.resize(before); }, {})
         .status();
   };
   MT_RETURN_IF_ERROR(

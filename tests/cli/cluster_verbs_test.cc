@@ -70,6 +70,9 @@ class ClusterVerbsTest : public ManifestTest {
       }
       const std::lock_guard lock(mutex_);
       asked_.push_back(request.body.empty() ? asked : asked + " " + request.body);
+      if (const auto first = first_answers_.extract(asked); !first.empty()) {
+        return response.set_content(first.mapped(), "application/json");
+      }
       auto answer = answers_.find(asked);
       if (answer == answers_.end()) answer = answers_.find(plain);
       response.status = answer == answers_.end() ? 404 : answer->second.first;
@@ -120,6 +123,7 @@ class ClusterVerbsTest : public ManifestTest {
 
   std::mutex mutex_;
   std::map<std::string, std::pair<int, std::string>> answers_;
+  std::map<std::string, std::string> first_answers_;  // given once, before those
   std::vector<std::string> asked_;  // "GET /path name=value", in order, with the body of a write
   std::string config_, out_, err_;
   httplib::Server server_;
@@ -266,6 +270,34 @@ TEST_F(ClusterVerbsTest, EventsAreOldestFirstAndOfThePodsWhereAsked) {
             "0s   Normal   Seen   mnist            at 1 (4 times)\n"
             "0s   Normal   Seen   mnist-worker-1   at 2\n"
             "0s   Normal   Seen   mnist            at 3\n");
+}
+
+TEST_F(ClusterVerbsTest, EventsOfTheJobStayWhereTheListOfPodsStartsAnew) {
+  const auto event = [](const std::string& object) {
+    return json{{"type", "Normal"},
+                {"reason", "Seen"},
+                {"message", "it"},
+                {"involvedObject", {{"name", object}}},
+                {"lastTimestamp", kLater}};
+  };
+  const std::string path = "GET /api/v1/namespaces/ml/events ";
+  const std::string of_pods = "fieldSelector=involvedObject.kind=Pod";
+  Answer(JobJson("mnist", RunningStatus()));
+  Answer(path + "fieldSelector=involvedObject.kind=TrainingJob,involvedObject.name=mnist",
+         ListOf({event("mnist")}));
+  first_answers_[path + of_pods] = json{
+      {"metadata", {{"resourceVersion", "5"}, {"continue", "next"}}},
+      {"items",
+       {event("mnist-worker-0")}}}.dump();
+  Answer(path + "continue=next " + of_pods,
+         R"({"kind":"Status","code":410,"reason":"Expired","message":"too old"})", 410);
+  Answer(path + of_pods, ListOf({event("mnist-worker-0"), event("mnist-worker-1")}));
+  EXPECT_EQ(Verb({"events", "mnist", "--pods", "-q"}), 0) << err_;
+  EXPECT_EQ(out_,
+            "0s   Normal   Seen   mnist            it\n"
+            "0s   Normal   Seen   mnist-worker-0   it\n"
+            "0s   Normal   Seen   mnist-worker-1   it\n");
+  EXPECT_THAT(first_answers_, IsEmpty());
 }
 
 json Pod(const std::string& role, int index) {
