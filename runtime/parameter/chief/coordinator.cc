@@ -128,11 +128,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
     return InvalidArgument(
         "parameter servers: steps_in_flight, max_attempts, max_queued: expected at least 1");
   }
-  if (options.session == 0) {
-    options.session = std::chrono::duration_cast<std::chrono::microseconds>(
-                          SystemClock().Now().time_since_epoch())
-                          .count();
-  }
   auto coordinator = std::unique_ptr<Coordinator>(new Coordinator(std::move(options)));
   const CoordinatorOptions& o = coordinator->options_;
   if (!o.restore.empty()) {
@@ -154,9 +149,19 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
       }
     };
     MT_ASSIGN_OR_RETURN(const std::jthread pinging, StartThread("pings of servers", ping));
+    const Duration until = SystemClock().Monotonic() + o.start_timeout;
+    if (o.session == 0) {
+      // The predecessor's clock may have been ahead of ours, by more than it lived.
+      const int64_t now = std::chrono::duration_cast<std::chrono::microseconds>(
+                              SystemClock().Now().time_since_epoch())
+                              .count();
+      MT_ASSIGN_OR_RETURN(const int64_t before,
+                          coordinator->servers_->NewestSession(o.start_timeout, stop));
+      coordinator->options_.session = std::max(now, before + 1);
+    }
     MT_RETURN_IF_ERROR(coordinator->servers_->SetUp(
         {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound},
-        o.start_timeout, stop));
+        until - SystemClock().Monotonic(), stop));
   }
   MT_ASSIGN_OR_RETURN(coordinator->dispatcher_,
                       Dispatcher::Create({.workers = workers,

@@ -60,7 +60,8 @@ struct CoordinatorOptions {
   Partitioner partitioner = Whole{};
   int64_t seed = 0;  // of initial values
 
-  int64_t session = 0;  // higher than any before; 0: from the clock
+  // Higher than any before; 0: from the clock, and in any case above those that the servers are in.
+  int64_t session = 0;
   std::string
       restore;  // a checkpoint's own folder, of this strategy or another; "": initial values
   int64_t staleness_bound =

@@ -117,6 +117,17 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
   return answers;
 }
 
+Result<int64_t> ServerGroup::NewestSession(Duration timeout, std::stop_token stop) {
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                      CallEach(kServerPing, ToAll(PingRequest{}), timeout, rpc_timeout_, stop));
+  int64_t newest = 0;
+  for (const std::string& answer : answers) {
+    MT_ASSIGN_OR_RETURN(const ServerPingReply reply, Decode<ServerPingReply>(answer));
+    newest = std::max(newest, reply.session);
+  }
+  return newest;
+}
+
 Status ServerGroup::SetUp(const SetUpRequest& request, Duration timeout, std::stop_token stop) {
   std::vector<std::optional<Frame>> requests;
   for (int s = 0; s < size(); ++s) {

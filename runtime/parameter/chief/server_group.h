@@ -2,7 +2,8 @@
 // state.
 //
 // A call to a server that is away is made again until its time is over; with none, it is made once.
-// Every call may be repeated safely. Thread-safe, but for SetUp, which comes first.
+// Every call may be repeated safely. Thread-safe, but for SetUp, which comes first, or after
+// NewestSession.
 #pragma once
 
 #include <functional>
@@ -32,6 +33,8 @@ class ServerGroup {
   int size() const { return static_cast<int>(peers_.size()); }
   const std::string& address(int server) const { return peers_[server]->address(); }
 
+  // The newest session that any of them is in; 0: none is in one. Waits for all. Errors: as SetUp.
+  Result<int64_t> NewestSession(Duration timeout, std::stop_token stop);
   // Begins a session on all of them. Errors: kUnavailable naming the server that did not answer in
   // time; a server's.
   Status SetUp(const SetUpRequest& request, Duration timeout, std::stop_token stop);

@@ -155,5 +155,34 @@ TEST(CoordinatorTest, AReplacedCoordinatorIsRefused) {
   EXPECT_EQ(Coordinator::Create(options).status().code(), StatusCode::kFailedPrecondition);
 }
 
+// A chief that is made again on another node is no less the newest for that node's clock.
+TEST(CoordinatorTest, ASuccessorWhoseClockIsBehindIsNotTakenForOneThatWasReplaced) {
+  const TempFolder folder;
+  TestCluster cluster(2, 1, folder.path());
+  CoordinatorOptions options = cluster.options();
+  options.session = std::chrono::duration_cast<std::chrono::microseconds>(
+                        (SystemClock().Now() + std::chrono::minutes(4)).time_since_epoch())
+                        .count();
+  const std::vector<Parameter> variables = {Counter()};
+  {
+    const auto first = Connect(options);
+    ASSERT_NE(first, nullptr);
+    ASSERT_TRUE(first->CreateVariables(variables).ok());
+    ASSERT_TRUE(WaitForWorkers(*first, 1));
+  }
+  // A server that comes back knows it by its log.
+  cluster.StopServer(1);
+  cluster.StartServer(1);
+  const int64_t before = std::exchange(options.session, 0);
+  const auto next = Connect(options);
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next->session(), before + 1);
+  ASSERT_TRUE(next->CreateVariables(variables).ok());
+  const Function count = Must(next->DefineFunction(CountStep()));
+  ASSERT_TRUE(next->Schedule(count, {}).ok());
+  const Status joined = next->Join({}, seconds(60));
+  EXPECT_TRUE(joined.ok()) << joined.ToString();
+}
+
 }  // namespace
 }  // namespace meshtrain::parameter
