@@ -11,6 +11,7 @@ namespace meshtrain::train {
 
 using program::AssignAdd;
 using program::AssignSub;
+using program::Builder;
 using program::TensorType;
 
 namespace {
@@ -21,6 +22,20 @@ Value SquaredLength(const Value& g) { return program::ReduceSum(program::Square(
 // (limit / limit).
 Value ClipTo(const Value& g, const Value& squared_length, double limit) {
   return g * (limit / program::Maximum(program::Sqrt(squared_length), limit));
+}
+
+// A limit of 0 would stop the training, and one below turn its gradients around.
+Status CheckClips(const OptimizerOptions& options) {
+  const std::pair<const char*, std::optional<double>> clips[] = {
+      {"clipnorm", options.clipnorm},
+      {"global_clipnorm", options.global_clipnorm},
+      {"clipvalue", options.clipvalue}};
+  for (const auto& [name, limit] : clips) {
+    if (!limit || *limit > 0) continue;
+    return InvalidArgument(
+        fmt::format("optimizer: {}: expected a number above 0, got: {}", name, *limit));
+  }
+  return OkStatus();
 }
 
 // This thread's innermost scope; set and restored by GradientScope only.
@@ -45,6 +60,10 @@ GradientScope::~GradientScope() { current_scope = previous_; }
 
 void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value> gradients) {
   MT_CHECK(weights.size() == gradients.size());
+  if (const Status clips = CheckClips(common_); !clips.ok()) {
+    if (Builder* builder = Builder::Current()) builder->Fail(clips);
+    return;
+  }
   for (size_t i = 0; i < weights.size(); ++i) {
     if (gradients[i].valid()) gradients[i].builder()->WatchGradient(weights[i], gradients[i]);
   }

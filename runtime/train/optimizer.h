@@ -102,6 +102,7 @@ class Optimizer {
 
   // Records one step in the current builder: reads and assigns the weights and the slots.
   // `gradients[i]` is of weights[i], and watched (Builder::WatchGradient). Call once per program.
+  // The builder fails with kInvalidArgument for a clip that is not above 0.
   void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
   // Apply, with the gradients of the scalar `loss` to those of `weights` that are trainable.
   void Minimize(const Value& loss, std::span<const Parameter> weights);

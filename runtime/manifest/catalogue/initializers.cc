@@ -20,9 +20,31 @@ Field Seed() {
   return field;
 }
 
+// Not below `minval`, whichever of the two the text gives.
+Field Maxval() {
+  Field field = option::Number(
+      "maxval", {}, {.about = "What all values are below.", .fallback = "0.05", .sample = "0.5"});
+  const auto read = field.read;
+  field.read = [read](Fields& in, void* out) {
+    read(in, out);
+    const Options& options = *static_cast<const Options*>(out);
+    const double least = options.Number("minval", -0.05), below = options.Number("maxval", 0.05);
+    const bool clean =
+        in.problems().Clean(in.Path("minval")) && in.problems().Clean(in.Path("maxval"));
+    if (!clean || least <= below) return;
+    if (in.Get("maxval") != nullptr) {
+      in.Wrong("maxval", "a number of at least minval, " + Node::Number(least).scalar);
+    } else {
+      in.Wrong("minval", "a number of at most maxval, " + Node::Number(below).scalar);
+    }
+  };
+  field.type_text = "a number of at least minval";
+  return field;
+}
+
 std::vector<Field> MeanAndDeviation() {
   return {option::Number("mean", {}, {.about = "The mean.", .fallback = "0", .sample = "0.5"}),
-          option::Number("stddev", {},
+          option::Number("stddev", {.least = 0},
                          {.about = "The standard deviation.", .fallback = "0.05", .sample = "0.5"}),
           Seed()};
 }
@@ -44,11 +66,7 @@ const Catalogue& Initializers() {
            .options = {option::Number(
                            "minval", {},
                            {.about = "The least value.", .fallback = "-0.05", .sample = "-0.5"}),
-                       option::Number("maxval", {},
-                                      {.about = "What all values are below.",
-                                       .fallback = "0.05",
-                                       .sample = "0.5"}),
-                       Seed()}},
+                       Maxval(), Seed()}},
           {.name = "random_normal",
            .about = "A normal distribution.",
            .options = MeanAndDeviation()},

@@ -9,7 +9,7 @@ namespace {
 
 // Of three ways to clip a text may choose one.
 Field ClipValue() {
-  Field field = option::Number("clipvalue", {},
+  Field field = option::Number("clipvalue", {.above = 0},
                                {.about = "Each element of a gradient is at most so far from 0.",
                                 .fallback = "none",
                                 .sample = "0.5"});
@@ -42,10 +42,11 @@ Field RegularizerOption(std::string_view name, std::string_view about) {
   return option::Group(
       name,
       {option::Number(
-           "l1", {},
+           "l1", {.least = 0},
            {.about = "Factor of the sum of absolute values.", .fallback = "0", .sample = "0.1"}),
        option::Number(
-           "l2", {}, {.about = "Factor of the sum of squares.", .fallback = "0", .sample = "0.1"})},
+           "l2", {.least = 0},
+           {.about = "Factor of the sum of squares.", .fallback = "0", .sample = "0.1"})},
       {.about = about, .fallback = "none"});
 }
 
@@ -126,14 +127,14 @@ std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> ow
       option::NumberOrOneOf("learning_rate", {.above = 0}, Schedules(),
                             {.about = "The length of a step.", .fallback = rate, .sample = "0.5"}),
       option::Number(
-          "clipnorm", {},
+          "clipnorm", {.above = 0},
           {.about = "Each gradient is at most so long.", .fallback = "none", .sample = "0.5"}),
-      option::Number("global_clipnorm", {},
+      option::Number("global_clipnorm", {.above = 0},
                      {.about = "All gradients together are at most so long.",
                       .fallback = "none",
                       .sample = "0.5"}),
       ClipValue(),
-      option::Number("weight_decay", {},
+      option::Number("weight_decay", {.least = 0},
                      {.about = "Weights shrink by this share of the learning rate in each step.",
                       .fallback = "none (adamw: 0.004)",
                       .sample = "0.5"}),
@@ -155,19 +156,17 @@ Field Beta(std::string_view name, std::string_view fallback) {
 }
 Field Epsilon() {
   return option::Number(
-      "epsilon", {},
+      "epsilon", {.least = 0},
       {.about = "Added where the update divides.", .fallback = "1e-7", .sample = "0.5"});
 }
-Field Momentum(const Bounds& bounds, std::string_view beside) {
-  return option::Number("momentum", bounds,
-                        {.about = "How much of the last step goes into this one.",
-                         .fallback = "0",
-                         .sample = "0.5",
-                         .beside = beside});
+Field Momentum() {
+  return option::Number(
+      "momentum", {.least = 0, .most = 1},
+      {.about = "How much of the last step goes into this one.", .fallback = "0", .sample = "0.5"});
 }
 Field FirstSum() {
   return option::Number(
-      "initial_accumulator_value", {},
+      "initial_accumulator_value", {.least = 0},
       {.about = "Where the sum of squares begins.", .fallback = "0.1", .sample = "0.5"});
 }
 

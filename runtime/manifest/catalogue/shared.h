@@ -41,7 +41,7 @@ std::vector<Field> FilesAndLabels(std::string_view images, std::string_view labe
 std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own);
 Field Beta(std::string_view name, std::string_view fallback);
 Field Epsilon();
-Field Momentum(const Bounds& bounds, std::string_view beside = "");
+Field Momentum();
 Field FirstSum();
 std::vector<Field> Betas(bool epsilon);  // beta_1, beta_2, and epsilon
 std::vector<Field> AdamFields();

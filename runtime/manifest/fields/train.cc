@@ -52,7 +52,7 @@ std::vector<Field> EarlyStoppingFields() {
                   .shows = Shows::kLoop,
                   .sample = "3",
                   .beside = kStops}),
-      field::Number("min_delta", &EarlyStopping::min_delta, {},
+      field::Number("min_delta", &EarlyStopping::min_delta, {.least = 0},
                     {.about = "How much better counts as better.",
                      .fallback = "0",
                      .shows = Shows::kLoop,

@@ -297,6 +297,21 @@ TEST(OptimizerOptionsTest, GradientsAreClippedBeforeTheUpdate) {
   }
 }
 
+TEST(OptimizerOptionsTest, NoClipTurnsAGradientAroundOrMakesItNothing) {
+  const Parameter w("w", kWeight, nn::Initializer::Zeros());
+  for (const double limit : {-1.0, 0.0, std::nan("")}) {
+    for (const OptimizerOptions& common :
+         {OptimizerOptions{.clipnorm = limit}, OptimizerOptions{.global_clipnorm = limit},
+          OptimizerOptions{.clipvalue = limit}}) {
+      const auto step = Trace(*Sgd({.common = common}), w);
+      ASSERT_FALSE(step.ok());
+      EXPECT_EQ(step.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(step.status().message().find("expected a number above 0, got: "), std::string::npos)
+          << step.status().message();
+    }
+  }
+}
+
 TEST(OptimizerOptionsTest, AGlobalNormCountsAllWeights) {
   const auto optimizer = Sgd({.common = {.learning_rate = 1, .global_clipnorm = 1.0}});
   const TensorType scalar{DType::kF64, {1}};

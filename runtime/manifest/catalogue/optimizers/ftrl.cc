@@ -5,7 +5,7 @@ namespace meshtrain::manifest::optimizers {
 namespace {
 
 Field Strength(std::string_view name, std::string_view about) {
-  return option::Number(name, {}, {.about = about, .fallback = "0", .sample = "0.5"});
+  return option::Number(name, {.least = 0}, {.about = about, .fallback = "0", .sample = "0.5"});
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ Entry Rmsprop() {
           .about = "Hinton's RMSprop.",
           .options = OptimizerOptions(
               "0.001",
-              {Beta("rho", "0.9"), Momentum({}), Epsilon(),
+              {Beta("rho", "0.9"), Momentum(), Epsilon(),
                option::Bool("centered", {.about = "Whether the variance counts, not the square.",
                                          .fallback = "false",
                                          .sample = "true"})})};

@@ -7,11 +7,11 @@ Entry Sgd() {
   return {.name = "sgd",
           .about = "Gradient descent.",
           .options = OptimizerOptions(
-              "0.01", {Momentum({.least = 0, .most = 1}),
-                       option::Bool("nesterov", {.about = "Whether the momentum is Nesterov's.",
-                                                 .fallback = "false",
-                                                 .sample = "true",
-                                                 .beside = "{momentum: 0.5}"})})};
+              "0.01",
+              {Momentum(), option::Bool("nesterov", {.about = "Whether the momentum is Nesterov's.",
+                                                     .fallback = "false",
+                                                     .sample = "true",
+                                                     .beside = "{momentum: 0.5}"})})};
 }
 
 }  // namespace meshtrain::manifest::optimizers
