@@ -16,11 +16,6 @@ std::string Size(int64_t height, int64_t width) {
   return "[" + std::to_string(height) + ", " + std::to_string(width) + "]";
 }
 
-std::string_view NameOf(const MapOp& op) {
-  if (std::holds_alternative<RandomFlip>(op)) return "random_flip";
-  return std::holds_alternative<RandomCrop>(op) ? "random_crop" : "center_crop";
-}
-
 // The window of a crop; null of a flip.
 const Window* WindowOf(const MapOp& op) {
   if (const auto* crop = std::get_if<RandomCrop>(&op)) return &crop->window;
@@ -52,11 +47,9 @@ std::vector<MapOp> ForEvaluation(std::vector<MapOp> ops) {
 Result<Augmentation> Augmentation::Create(const MapOp& op, const TensorType& image, uint64_t seed,
                                           uint32_t stream) {
   MT_CHECK(MovesValues(op));
-  const std::string where = "map: " + std::string(NameOf(op)) + ": ";
   if (image.rank() != 2 && image.rank() != 3) {
-    return InvalidArgument(
-        where +
-        "expected images [height, width] or [height, width, channels], got: " + image.ToString());
+    return InvalidArgument("expected images [height, width] or [height, width, channels], got: " +
+                           image.ToString());
   }
   Augmentation made;
   made.op_ = op;
@@ -68,20 +61,19 @@ Result<Augmentation> Augmentation::Create(const MapOp& op, const TensorType& ima
   const Window* window = WindowOf(op);
   if (window == nullptr) return made;
   if (window->height < 1 || window->width < 1) {
-    return InvalidArgument(
-        where + "expected a size of at least [1, 1], got: " + Size(window->height, window->width));
+    return InvalidArgument("expected a size of at least [1, 1], got: " +
+                           Size(window->height, window->width));
   }
   constexpr int64_t kMaxPadding = 1 << 20;
   if (window->padding < 0 || window->padding > kMaxPadding) {
-    return InvalidArgument(where + "expected a padding of 0 to " + std::to_string(kMaxPadding) +
+    return InvalidArgument("expected a padding of 0 to " + std::to_string(kMaxPadding) +
                            ", got: " + std::to_string(window->padding));
   }
   const int64_t height = image.dims[0] + 2 * window->padding;
   const int64_t width = image.dims[1] + 2 * window->padding;
   if (window->height > height || window->width > width) {
     return InvalidArgument(
-        where + "expected a size of at most " + Size(height, width) + ", of images " +
-        image.ToString() +
+        "expected a size of at most " + Size(height, width) + ", of images " + image.ToString() +
         (window->padding > 0 ? " with " + std::to_string(window->padding) + " of padding" : "") +
         ", got: " + Size(window->height, window->width));
   }

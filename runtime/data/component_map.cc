@@ -1,6 +1,7 @@
 #include "runtime/data/component_map.h"
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -27,6 +28,16 @@ void ForEach(std::span<const MapInput> batch, Tensor& out, F f) {
   }
 }
 
+// A mistake of `op`, told by its place where it has one.
+Status Placed(const SeededOp& op, const Status& mistake) {
+  if (op.place.empty()) return mistake.At("map: " + std::string(NameOf(op.op)));
+  return mistake.At(op.place).From(Origin::kManifest);
+}
+
+int64_t ChannelsOf(const TensorType& element) {
+  return element.rank() == 0 ? 1 : element.dims.back();
+}
+
 Tensor Gather(const TensorType& element, std::span<const MapInput> batch) {
   Tensor out(BatchOf(element, static_cast<int64_t>(batch.size())));
   ForEach(batch, out, [](const MapInput& input, std::span<std::byte> to) {
@@ -50,9 +61,8 @@ Result<ComponentMap> ComponentMap::Create(const std::vector<SeededOp>& ops, Tens
   std::vector<MapOp> chain;
   const auto end_chain = [&]() -> Status {
     if (chain.empty()) return OkStatus();
-    MT_ASSIGN_OR_RETURN(MapChain compiled,
-                        MapChain::Create(std::exchange(chain, {}), element.dtype,
-                                         element.rank() == 0 ? 1 : element.dims.back()));
+    MT_ASSIGN_OR_RETURN(MapChain compiled, MapChain::Create(std::exchange(chain, {}), element.dtype,
+                                                            ChannelsOf(element)));
     element.dtype = compiled.output();
     made.steps_.push_back({std::move(compiled), element});
     return OkStatus();
@@ -60,14 +70,15 @@ Result<ComponentMap> ComponentMap::Create(const std::vector<SeededOp>& ops, Tens
   uint32_t streams = 0;
   for (const SeededOp& op : ops) {
     if (!MovesValues(op.op)) {
+      MT_RETURN_IF_ERROR(Placed(op, CheckNumbers(op.op, ChannelsOf(element))));
       chain.push_back(op.op);
       continue;
     }
     MT_RETURN_IF_ERROR(end_chain());
-    MT_ASSIGN_OR_RETURN(Augmentation moves,
-                        Augmentation::Create(op.op, element, op.seed, streams++));
-    element = moves.output();
-    made.steps_.push_back({std::move(moves), element});
+    auto moves = Augmentation::Create(op.op, element, op.seed, streams++);
+    if (!moves.ok()) return Placed(op, moves.status());
+    element = moves->output();
+    made.steps_.push_back({std::move(*moves), element});
   }
   MT_RETURN_IF_ERROR(end_chain());
   made.output_ = std::move(element);

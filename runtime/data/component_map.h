@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -17,10 +18,11 @@
 
 namespace meshtrain::data {
 
-// An op with the seed of its stage.
+// An op with the seed of its stage, and its place in a manifest (MapStage::places).
 struct SeededOp {
   MapOp op;
   uint64_t seed = 0;
+  std::string place = {};
 };
 
 // An example of a batch: `example` as Source::ExampleOf, and the bytes of the component as the
@@ -33,7 +35,8 @@ struct MapInput {
 
 class ComponentMap {
  public:
-  // Of elements of this type. Errors: MapChain's and Augmentation's.
+  // Of elements of this type. Errors: CheckNumbers' and Augmentation's, with the op's place, which
+  // are then of Origin::kManifest, or its name.
   static Result<ComponentMap> Create(const std::vector<SeededOp>& ops, mesh::TensorType element);
 
   // One element's, as it comes out.

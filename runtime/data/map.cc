@@ -68,34 +68,45 @@ bool TellsChannels(const MapOp& op) {
   return n != nullptr && (n->mean.size() > 1 || n->deviation.size() > 1);
 }
 
-Status CheckNumbers(const std::string& what, const std::vector<double>& numbers, int64_t channels) {
+Status CheckEach(const std::string& what, const std::vector<double>& numbers, int64_t channels) {
   if (numbers.size() != 1 && static_cast<int64_t>(numbers.size()) != channels) {
-    return InvalidArgument("map: normalize: expected one " + what + ", or one for each channel (" +
+    return InvalidArgument("expected one " + what + ", or one for each channel (" +
                            std::to_string(channels) + "), got: " + std::to_string(numbers.size()));
   }
   for (const double number : numbers) {
     if (std::isfinite(number) && (what == "mean" || number > 0)) continue;
-    return InvalidArgument("map: normalize: expected a " + what +
+    return InvalidArgument("expected a " + what +
                            (what == "mean" ? " that is finite, got: " : " above 0, got: ") +
                            std::to_string(number));
   }
   return OkStatus();
 }
 
-Status Check(const MapOp& op, int64_t channels) {
+}  // namespace
+
+std::string_view NameOf(const MapOp& op) {
+  struct {
+    std::string_view operator()(const Scale&) const { return "scale"; }
+    std::string_view operator()(const Normalize&) const { return "normalize"; }
+    std::string_view operator()(const Cast&) const { return "cast"; }
+    std::string_view operator()(const RandomFlip&) const { return "random_flip"; }
+    std::string_view operator()(const RandomCrop&) const { return "random_crop"; }
+    std::string_view operator()(const CenterCrop&) const { return "center_crop"; }
+  } const name;
+  return std::visit(name, op);
+}
+
+Status CheckNumbers(const MapOp& op, int64_t channels) {
   if (const auto* scale = std::get_if<Scale>(&op);
       scale != nullptr && !std::isfinite(scale->factor)) {
-    return InvalidArgument("map: scale: expected a finite factor, got: " +
-                           std::to_string(scale->factor));
+    return InvalidArgument("expected a finite factor, got: " + std::to_string(scale->factor));
   }
   if (const auto* n = std::get_if<Normalize>(&op)) {
-    MT_RETURN_IF_ERROR(CheckNumbers("mean", n->mean, channels));
-    MT_RETURN_IF_ERROR(CheckNumbers("deviation", n->deviation, channels));
+    MT_RETURN_IF_ERROR(CheckEach("mean", n->mean, channels));
+    MT_RETURN_IF_ERROR(CheckEach("deviation", n->deviation, channels));
   }
   return OkStatus();
 }
-
-}  // namespace
 
 Tensor ApplyMap(const MapOp& op, const Tensor& x) {
   if (const auto* cast = std::get_if<Cast>(&op)) return mesh::CastTensor(x, cast->to);
@@ -113,7 +124,7 @@ Result<MapChain> MapChain::Create(std::vector<MapOp> ops, DType input, int64_t c
   chain.input_ = input;
   chain.output_ = input;
   for (const MapOp& op : ops) {
-    MT_RETURN_IF_ERROR(Check(op, channels));
+    MT_RETURN_IF_ERROR(CheckNumbers(op, channels).At("map: " + std::string(NameOf(op))));
     if (TellsChannels(op)) chain.channels_ = channels;
     chain.output_ = OutputOf(op, chain.output_);
   }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -11,6 +12,14 @@
 #include "runtime/mesh/tensor.h"
 
 namespace meshtrain::data {
+
+// "random_crop", as a manifest spells it.
+std::string_view NameOf(const MapOp& op);
+
+// Whether the numbers of an op that works value by value make sense of elements whose last
+// dimension is `channels`; 1 of scalars. Error: kInvalidArgument for a deviation of zero, a factor
+// that is not finite, and numbers that are neither one nor `channels`.
+Status CheckNumbers(const MapOp& op, int64_t channels);
 
 // The value of one op, which works value by value (scale, normalize, cast); what each computes is
 // said in spec.h. The last dimension of `x` is that of an element.
@@ -21,9 +30,7 @@ mesh::Tensor ApplyMap(const MapOp& op, const mesh::Tensor& x);
 // may use it.
 class MapChain {
  public:
-  // `channels`: the size of an element's last dimension; 1 of scalars. Errors: kInvalidArgument for
-  // a deviation of zero, a factor that is not finite, and numbers that are neither one nor
-  // `channels`.
+  // `channels`: the size of an element's last dimension; 1 of scalars. Errors: CheckNumbers'.
   static Result<MapChain> Create(std::vector<MapOp> ops, mesh::DType input, int64_t channels);
 
   mesh::DType input() const { return input_; }

@@ -95,7 +95,10 @@ class Compiler {
       return Bad("map: expected a component below " + Num(static_cast<int64_t>(ops_.size())) +
                  ", got: " + Num(s.component));
     }
-    for (const MapOp& op : s.ops) ops_[s.component].push_back({op, s.seed});
+    for (size_t i = 0; i < s.ops.size(); ++i) {
+      ops_[s.component].push_back(
+          {s.ops[i], s.seed, i < s.places.size() ? s.places[i] : std::string()});
+    }
     return OkStatus();
   }
 

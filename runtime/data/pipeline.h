@@ -44,7 +44,7 @@ class Pipeline {
  public:
   // Opens files and reads headers; elements are decoded when Start() or Next() is called, as far as
   // they are needed. Errors, of Origin::kInput: kInvalidArgument for a spec that makes no sense
-  // (says which stage), else the source's.
+  // (says which stage), else the source's; of Origin::kManifest, ComponentMap's.
   static Result<std::unique_ptr<Pipeline>> Create(PipelineSpec spec);
   // Ends the prefetch thread; takes at most as long as making one batch.
   ~Pipeline();

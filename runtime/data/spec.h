@@ -130,6 +130,10 @@ struct MapStage {
   // What random ops draw from. Those of one stage draw independently of each other; the same op of
   // another component with the same seed draws the same, so that an image and its mask stay one.
   uint64_t seed = 0;
+  // Where a manifest asks for each of the ops: "job.yaml:5:11: program.data.map[0].scale". An op
+  // that does not fit the data is then the manifest's mistake (Origin::kManifest), told by that.
+  // Empty: nobody says.
+  std::vector<std::string> places = {};
 };
 // The ops for examples on which a model is evaluated: nothing is random. A flip is left out, a
 // random crop becomes the one in the middle.

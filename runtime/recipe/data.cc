@@ -1,4 +1,5 @@
 // `data` to pipelines.
+#include "runtime/base/check.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain::recipe {
@@ -43,14 +44,26 @@ constexpr MapRow kMapOps[] = {
 // Options that name a file or a folder, of any source.
 constexpr std::string_view kFileOptions[] = {"images", "labels", "file", "folder"};
 
-std::vector<data::MapOp> MapOf(const Data& from) {
-  std::vector<data::MapOp> ops;
-  for (const Choice& choice : from.map) {
-    for (const MapRow& row : kMapOps) {
-      if (row.kind == choice.kind) ops.push_back(row.make(choice.options));
+data::MapOp OpOf(const Choice& choice) {
+  for (const MapRow& row : kMapOps) {
+    if (row.kind == choice.kind) return row.make(choice.options);
+  }
+  MT_CHECK(false);  // a row that nothing makes
+  return {};
+}
+
+data::MapStage MapOf(const manifest::Program& program, bool training) {
+  data::MapStage map;
+  for (const Choice& choice : program.data.map) {
+    std::vector<data::MapOp> ops = {OpOf(choice)};
+    if (!training) ops = data::ForEvaluation(std::move(ops));
+    for (data::MapOp& op : ops) {
+      map.ops.push_back(std::move(op));
+      map.places.push_back(manifest::At(program.file, choice.spot.place, "") + choice.spot.path);
     }
   }
-  return ops;
+  if (training) map.seed = static_cast<uint64_t>(program.seed);
+  return map;
 }
 
 void AddCommonStages(const Data& from, data::MapStage map, data::PipelineSpec* out) {
@@ -58,8 +71,8 @@ void AddCommonStages(const Data& from, data::MapStage map, data::PipelineSpec* o
   if (from.cache) out->stages.emplace_back(data::CacheStage{});
 }
 // Of examples that nothing is trained on.
-void AddEvaluationStages(const Data& from, data::PipelineSpec* out) {
-  AddCommonStages(from, {.ops = data::ForEvaluation(MapOf(from))}, out);
+void AddEvaluationStages(const manifest::Program& program, data::PipelineSpec* out) {
+  AddCommonStages(program.data, MapOf(program, /*training=*/false), out);
 }
 
 }  // namespace
@@ -67,7 +80,7 @@ void AddEvaluationStages(const Data& from, data::PipelineSpec* out) {
 data::PipelineSpec TrainPipeline(const manifest::Program& program) {
   const Data& from = program.data;
   data::PipelineSpec out{.source = SourceOf(from.train)};
-  AddCommonStages(from, {.ops = MapOf(from), .seed = static_cast<uint64_t>(program.seed)}, &out);
+  AddCommonStages(from, MapOf(program, /*training=*/true), &out);
   if (from.shuffle) {
     const int64_t seed = from.shuffle->seed.value_or(program.seed);
     out.stages.emplace_back(data::ShuffleStage{.buffer = from.shuffle->buffer,
@@ -83,7 +96,7 @@ data::PipelineSpec TrainPipeline(const manifest::Program& program) {
 data::PipelineSpec TestPipeline(const manifest::Program& program) {
   const Data& from = program.data;
   data::PipelineSpec out{.source = SourceOf(from.test.value_or(manifest::Source{}))};
-  AddEvaluationStages(from, &out);
+  AddEvaluationStages(program, &out);
   // Every example is evaluated once, whatever `drop_remainder` says of training: dropping some
   // would change the figures with the batch size.
   out.stages.emplace_back(data::BatchStage{from.batch, /*drop_remainder=*/false});
@@ -93,7 +106,7 @@ data::PipelineSpec TestPipeline(const manifest::Program& program) {
 
 data::PipelineSpec PredictPipeline(const manifest::Program& program, data::MemoryArrays features) {
   data::PipelineSpec out{.source = {.from = std::move(features)}};
-  AddEvaluationStages(program.data, &out);
+  AddEvaluationStages(program, &out);
   out.stages.emplace_back(
       data::BatchStage{manifest::PartOfBatch(program), /*drop_remainder=*/false});
   return out;

@@ -125,15 +125,24 @@ std::optional<Node> WriteCache(const Data& data) {
   return field::ToNode(false);
 }
 
+// More passes would be more steps than a number holds.
+constexpr int64_t kMostPasses = 1'000'000'000;
+constexpr std::string_view kPasses =
+    "true (for ever), false, or a whole number of at least 1 and of at most 1000000000";
+// More batches ahead are memory that nothing waits for.
+constexpr int64_t kMostAhead = 1024;
+constexpr std::string_view kAhead = "auto, or a whole number of at least 0 and of at most 1024";
+
 void ReadRepeat(Fields& in, Data& data) {
   const Node* repeat = in.Get("repeat");
   if (repeat == nullptr) return;
   if (const auto flag = repeat->AsBool()) {
     if (*flag) data.repeat = -1;
-  } else if (const auto count = repeat->AsInt(); count && (*count >= 1 || *count == -1)) {
+  } else if (const auto count = repeat->AsInt();
+             count && *count != 0 && *count >= -1 && *count <= kMostPasses) {
     data.repeat = count;
   } else {
-    in.Wrong("repeat", "true (for ever), false, or a whole number of at least 1");
+    in.Wrong("repeat", kPasses);
   }
 }
 std::optional<Node> WriteRepeat(const Data& data) {
@@ -144,10 +153,10 @@ std::optional<Node> WriteRepeat(const Data& data) {
 void ReadPrefetch(Fields& in, Data& data) {
   const Node* prefetch = in.Get("prefetch");
   if (prefetch == nullptr || prefetch->scalar == "auto") return;
-  if (const auto depth = prefetch->AsInt(); depth && *depth >= 0) {
+  if (const auto depth = prefetch->AsInt(); depth && *depth >= 0 && *depth <= kMostAhead) {
     data.prefetch = *depth;
   } else {
-    in.Wrong("prefetch", "auto, or a whole number of at least 0");
+    in.Wrong("prefetch", kAhead);
   }
 }
 std::optional<Node> WritePrefetch(const Data& data) {
@@ -197,14 +206,12 @@ std::vector<Field> DataFields() {
                         .fallback = "true",
                         .shows = Shows::kData,
                         .sample = "false"}),
-      field::Own<Data>("repeat", "true (for ever), false, or a whole number of at least 1",
-                       ReadRepeat, WriteRepeat,
+      field::Own<Data>("repeat", kPasses, ReadRepeat, WriteRepeat,
                        {.about = "Passes that are one epoch together.",
                         .fallback = "false",
                         .shows = Shows::kData,
                         .sample = "2"}),
-      field::Own<Data>("prefetch", "auto, or a whole number of at least 0", ReadPrefetch,
-                       WritePrefetch,
+      field::Own<Data>("prefetch", kAhead, ReadPrefetch, WritePrefetch,
                        {.about = "Batches that are made ahead.",
                         .fallback = "auto",
                         .shows = Shows::kData,

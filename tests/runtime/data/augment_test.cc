@@ -127,19 +127,17 @@ TEST(AugmentTest, RefusesWhatDoesNotFit) {
   for (const Case& c : std::vector<Case>{
            {RandomFlip{},
             {DType::kF32, {784}},
-            "map: random_flip: expected images [height, width] or [height, width, channels], got: "
+            "expected images [height, width] or [height, width, channels], got: "
             "f32[784]"},
            {RandomCrop{{32, 32}}, wide,
-            "map: random_crop: expected a size of at most [28, 32], of images u8[28,32,3], got: "
+            "expected a size of at most [28, 32], of images u8[28,32,3], got: "
             "[32, 32]"},
            {CenterCrop{{32, 37, 2}}, wide,
-            "map: center_crop: expected a size of at most [32, 36], of images u8[28,32,3] with 2 "
+            "expected a size of at most [32, 36], of images u8[28,32,3] with 2 "
             "of "
             "padding, got: [32, 37]"},
-           {RandomCrop{{0, 3}}, wide,
-            "map: random_crop: expected a size of at least [1, 1], got: [0, 3]"},
-           {RandomCrop{{1, 1, -1}}, wide,
-            "map: random_crop: expected a padding of 0 to 1048576, got: -1"}}) {
+           {RandomCrop{{0, 3}}, wide, "expected a size of at least [1, 1], got: [0, 3]"},
+           {RandomCrop{{1, 1, -1}}, wide, "expected a padding of 0 to 1048576, got: -1"}}) {
     EXPECT_EQ(Augmentation::Create(c.op, c.image, 0, 0).status(), InvalidArgument(c.says));
   }
 }

@@ -314,12 +314,30 @@ TEST(PipelineTest, SaysWhichStageMakesNoSense) {
            {{RepeatStage{0}, BatchStage{2}}, "data: stage 1: repeat: expected a count"},
            {{MapStage{{Scale{2}}, 1}, BatchStage{2}},
             "data: stage 1: map: expected a component below 1, got: 1"},
+           {{MapStage{{Scale{2}, RandomFlip{}}}, BatchStage{2}},
+            "map: random_flip: expected images [height, width]"},
            {{BatchStage{2}, PrefetchStage{0}}, "data: stage 2: prefetch: expected 1 to 1024"},
        }) {
     const Status status = Pipeline::Create({.source = Numbers(5), .stages = c.stages}).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.origin(), Origin::kInput);
     EXPECT_THAT(status.message(), HasSubstr(c.says));
   }
+}
+
+TEST(PipelineTest, AnOpThatDoesNotFitIsTheManifestsWhereItSaysItsPlace) {
+  const auto mistake = [](MapOp op) {
+    const MapStage map{.ops = {Scale{2}, std::move(op)}, .places = {"m.yaml:1:2: one", "two"}};
+    const Status status =
+        Pipeline::Create({.source = Numbers(5), .stages = {map, BatchStage{2}}}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.origin(), Origin::kManifest);
+    return status.message();
+  };
+  EXPECT_EQ(mistake(Normalize{.mean = {0, 1}, .deviation = {1}}),
+            "two: expected one mean, or one for each channel (1), got: 2");
+  EXPECT_EQ(mistake(RandomCrop{{5, 5}}),
+            "two: expected images [height, width] or [height, width, channels], got: f32[]");
 }
 
 }  // namespace

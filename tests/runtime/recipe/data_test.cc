@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/data/pipeline.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain::recipe {
@@ -116,6 +117,85 @@ TEST(DataTest, SaysWhatIsWrongWithAMap) {
   EXPECT_THAT(message("normalize: {mean: []}"), ::testing::HasSubstr(mean));
   EXPECT_THAT(message("normalize: {deviation: [1, 0, 2]}"),
               ::testing::HasSubstr("normalize.deviation: expected a number above 0, got: 0"));
+}
+
+// kImages with `was` replaced.
+std::string With(std::string_view was, std::string_view now) {
+  std::string text(kImages);
+  const size_t at = text.find(was);
+  EXPECT_NE(at, std::string::npos) << was;
+  return text.replace(at, was.size(), now);
+}
+
+std::string Mistakes(const std::string& text) {
+  return ParseManifest(text, "job.yaml").status().message();
+}
+
+TEST(DataTest, AnOpThatDoesNotFitTheDataIsTheManifestsMistake) {
+  const auto mistake = [](const std::string& text, bool training) {
+    const auto manifest = ParseManifest(text, "job.yaml");
+    EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+    data::PipelineSpec spec =
+        training ? TrainPipeline(manifest->program) : TestPipeline(manifest->program);
+    spec.source = {.from = data::MemoryArrays{{mesh::Tensor({mesh::DType::kU8, {9, 4, 4}})}}};
+    const Status status = data::Pipeline::Create(std::move(spec)).status();
+    EXPECT_EQ(status.origin(), Origin::kManifest);
+    return status.message();
+  };
+  for (const bool training : {true, false}) {
+    EXPECT_EQ(mistake(With("[6, 8], padding: 2", "[5, 5]"), training),
+              "job.yaml:7:7: program.data.map[0].random_crop: expected a size of at most [4, 4], "
+              "of images u8[4,4], got: [5, 5]");
+    // The crop is of 6 by 8; the flip before it is left out where nothing is random.
+    EXPECT_EQ(mistake(With("scale: 0.5", "normalize: {mean: [0, 1], deviation: [1]}"), training),
+              "job.yaml:9:7: program.data.map[2].normalize: expected one mean, or one for each "
+              "channel (8), got: 2");
+  }
+}
+
+TEST(DataTest, PassesAndBatchesAheadHaveBounds) {
+  const auto with = [](const std::string& field) {
+    return With("cache: false", "cache: false\n  " + field);
+  };
+  for (const char* good :
+       {"prefetch: 1024", "prefetch: 0", "prefetch: auto", "repeat: 1000000000", "repeat: false"}) {
+    EXPECT_EQ(Mistakes(with(good)), "") << good;
+  }
+  EXPECT_EQ(Mistakes(with("prefetch: 5000")),
+            "job.yaml:12:13: program.data.prefetch: expected auto, or a whole number of at least 0 "
+            "and of at most 1024, got: 5000");
+  EXPECT_EQ(Mistakes(with("repeat: 9223372036854775807")),
+            "job.yaml:12:11: program.data.repeat: expected true (for ever), false, or a whole "
+            "number of at least 1 and of at most 1000000000, got: 9223372036854775807");
+}
+
+// kImages with a text to train on.
+std::string WithText(const std::string& options) {
+  std::string text = With("image_folder: {folder: data/train, color_mode: rgba}",
+                          "text: {file: t.txt, length: 8" + options + "}");
+  const std::string_view cache = "  cache: false\n";
+  return text.erase(text.find(cache), cache.size());
+}
+
+TEST(DataTest, APartOfATextIsOfATextThatIsCut) {
+  EXPECT_EQ(Mistakes(WithText(", subset: validation")),
+            "job.yaml:4:50: program.data.train.text.subset: expected a validation_split above 0 "
+            "beside it, got: none");
+  EXPECT_EQ(Mistakes(WithText(", subset: training, validation_split: 0")),
+            "job.yaml:4:50: program.data.train.text.subset: expected a validation_split above 0 "
+            "beside it, got: 0");
+  EXPECT_EQ(Mistakes(WithText(", subset: validation, validation_split: 2")),
+            "job.yaml:4:80: program.data.train.text.validation_split: expected a number of at "
+            "least 0 and below 1, got: 2");
+}
+
+TEST(DataTest, ACharacterHasOneNumber) {
+  EXPECT_EQ(Mistakes(WithText(", alphabet: abcb")),
+            "job.yaml:4:52: program.data.train.text.alphabet: expected each character once, got: "
+            "`b` again at byte 3");
+  EXPECT_EQ(Mistakes(WithText(", alphabet: ''")),
+            "job.yaml:4:52: program.data.train.text.alphabet: expected at least one character, "
+            "got: \"\"");
 }
 
 TEST(DataTest, WhatCannotBeDoneWithoutACacheSaysSo) {
