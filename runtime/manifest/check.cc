@@ -26,6 +26,30 @@ std::string Count(int64_t n, std::string_view one) {
                               : "s");
 }
 
+// "./a//b" and "a/b" are one file.
+std::string PlainPath(const std::string& path) {
+  std::vector<std::string> steps = Split(path, '/');
+  std::erase_if(steps, [](const std::string& step) { return step.empty() || step == "."; });
+  return (path.starts_with('/') ? "/" : "") + Join(steps, "/");
+}
+
+// What a source is of a text.
+struct TextPart {
+  std::string file;
+  double split = 0;
+  std::string subset;
+  std::string ToString() const {
+    if (split == 0) return "all of it";
+    return "the subset " + subset + " of validation_split " + Node::Number(split).scalar;
+  }
+};
+
+TextPart TextPartOf(const Choice& source) {
+  return {.file = PlainPath(source.options.Text("file")),
+          .split = source.options.Number("validation_split", 0),
+          .subset = source.options.Text("subset", "training")};
+}
+
 class Checker {
  public:
   Checker(Problems& problems, const Program& program, const ReadOptions& options)
@@ -51,6 +75,7 @@ class Checker {
     }
     if (Clean({"precision", "train.reduce_dtype"})) Sums();
     if (Clean({"data.repeat", "train"})) Epochs();
+    if (Clean({"data.train", "data.test"})) Texts();
     if (Clean({"data.test", "train"})) Validation();
     if (Clean({"metrics", "loss"})) Classes();
     if (Clean({"metrics", "train"})) Stopping();
@@ -231,6 +256,45 @@ class Checker {
     if (program_.data.repeat != -1 || program_.train.steps_per_epoch >= 0) return;
     problems_.Add(At("train"), Path("train"),
                   "data.repeat is for ever, so `steps_per_epoch` must say where an epoch ends");
+  }
+
+  // Of two texts a number is the same character; of one text that is cut, what is evaluated is not
+  // what is trained on.
+  void Texts() {
+    const Choice& train = program_.data.train.from;
+    if (train.kind != "text" || !program_.data.test || program_.data.test->from.kind != "text") {
+      return;
+    }
+    const Choice& test = program_.data.test->from;
+    Alphabets(train.options.Text("alphabet"), test.options.Text("alphabet"));
+    const TextPart trained = TextPartOf(train), tested = TextPartOf(test);
+    if (trained.file != tested.file || (trained.split == 0 && tested.split == 0)) return;
+    if (trained.split == tested.split && trained.subset != tested.subset) return;
+    problems_.Add(At("data.test.text"), Path("data.test.text"),
+                  "expected the part of this file that data.train leaves, of the same "
+                  "validation_split, got: " +
+                      tested.ToString() + " (data.train: " + trained.ToString() + ")");
+  }
+
+  void Alphabets(const std::string& trained, const std::string& tested) {
+    if (trained == tested) return;
+    constexpr std::string_view kAlphabet = "data.test.text.alphabet";
+    const auto said = [](const std::string& characters) {
+      return characters.empty() ? "none" : "`" + Excerpt(characters) + "`";
+    };
+    std::string expected = "that of data.train, " + said(trained), got = said(tested);
+    if (!trained.empty() && !tested.empty()) {
+      const size_t number =
+          std::mismatch(trained.begin(), trained.end(), tested.begin(), tested.end()).first -
+          trained.begin();
+      const auto character = [&](const std::string& of) {
+        return said(number < of.size() ? of.substr(number, 1) : "");
+      };
+      expected = "that of data.train, of which number " + std::to_string(number) + " is " +
+                 character(trained);
+      got = character(tested);
+    }
+    problems_.Add(At(kAlphabet), Path(kAlphabet), "expected " + expected + ", got: " + got);
   }
 
   void Validation() {

@@ -87,6 +87,14 @@ class TextSource final : public Source {
   }
   std::string file(int /*component*/) const override { return text_.file; }
   std::optional<mesh::DType> labels_as() const override { return mesh::DType::kI32; }
+  // The character that each number stands for.
+  std::vector<std::string> classes() const override {
+    std::vector<std::string> characters;
+    for (const char c : text_.alphabet) characters.emplace_back(1, c);
+    if (!characters.empty()) return characters;
+    for (int byte = 0; byte < 256; ++byte) characters.emplace_back(1, static_cast<char>(byte));
+    return characters;
+  }
 
  private:
   // The first `count` characters of the part, as numbers.

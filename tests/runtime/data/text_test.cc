@@ -73,6 +73,23 @@ TEST(TextTest, AnAlphabetNumbersTheCharacters) {
                    "byte 2"}));
 }
 
+TEST(TextTest, ClassesAreTheCharactersOfTheirNumbers) {
+  const TempFolder folder;
+  const std::string file = folder.Write("a.txt", "abcabcabc");
+  const auto open = [&](const std::string& alphabet) {
+    auto made = Pipeline::Create(
+        {.source = {.from = TextFile{.file = file, .length = 2, .alphabet = alphabet}},
+         .stages = {BatchStage{2}}});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return std::move(*made);
+  };
+  EXPECT_EQ(CheckSameClasses(*open("abc"), *open("abc")), OkStatus());
+  EXPECT_EQ(CheckSameClasses(*open(""), *open("")), OkStatus());
+  EXPECT_EQ(CheckSameClasses(*open("abc"), *open("acb")).message(),
+            file + ": expected the classes of " + file + ", of which number 1 is `b`, got: `c`");
+  EXPECT_FALSE(CheckSameClasses(*open("abc"), *open("")).ok());
+}
+
 TEST(TextTest, BatchesAreOfBytesAndClassNumbersInAnOrderThatFollowsFromTheSeed) {
   const TempFolder folder;
   std::string letters;

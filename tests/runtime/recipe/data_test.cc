@@ -198,6 +198,53 @@ TEST(DataTest, ACharacterHasOneNumber) {
             "got: \"\"");
 }
 
+// kImages with two texts of these options, one of t.txt; the mistake without its place.
+std::string MistakeOfTexts(const std::string& train, const std::string& test,
+                           const std::string& tested = "./t.txt") {
+  std::string text = WithText(train);
+  const std::string was = "image_folder: {folder: data/test/}";
+  text.replace(text.find(was), was.size(), "text: {file: " + tested + ", length: 8" + test + "}");
+  const std::string mistake = Mistakes(text);
+  return mistake.substr(std::min(mistake.size(), mistake.find("program.")));
+}
+
+TEST(DataTest, ANumberIsOneCharacterInTrainingAndEvaluation) {
+  EXPECT_EQ(MistakeOfTexts(", alphabet: abc", ", alphabet: abc"), "");
+  const std::string expected = "program.data.test.text.alphabet: expected that of data.train, ";
+  EXPECT_EQ(MistakeOfTexts(", alphabet: abc", ", alphabet: acb"),
+            expected + "of which number 1 is `b`, got: `c`");
+  EXPECT_EQ(MistakeOfTexts(", alphabet: abc", ", alphabet: ab"),
+            expected + "of which number 2 is `c`, got: none");
+  EXPECT_EQ(MistakeOfTexts(", alphabet: abc", ""), expected + "`abc`, got: none");
+  EXPECT_EQ(MistakeOfTexts("", ", alphabet: abc"), expected + "none, got: `abc`");
+}
+
+TEST(DataTest, WhatIsEvaluatedOfATextIsNotWhatIsTrainedOn) {
+  const std::string training = ", validation_split: 0.2",
+                    validation = training + ", subset: validation";
+  EXPECT_EQ(MistakeOfTexts(training, validation), "");
+  EXPECT_EQ(MistakeOfTexts(validation, training + ", subset: training"), "");
+  // Nothing is kept apart, or it is of another text.
+  EXPECT_EQ(MistakeOfTexts("", ""), "");
+  EXPECT_EQ(MistakeOfTexts("", validation, "u.txt"), "");
+  const std::string expected =
+      "program.data.test.text: expected the part of this file that data.train leaves, of the same "
+      "validation_split, got: ";
+  EXPECT_EQ(MistakeOfTexts("", validation),
+            expected + "the subset validation of validation_split 0.2 (data.train: all of it)");
+  EXPECT_EQ(MistakeOfTexts(training, ""),
+            expected + "all of it (data.train: the subset training of validation_split 0.2)");
+  EXPECT_EQ(MistakeOfTexts(training, training),
+            expected +
+                "the subset training of validation_split 0.2 (data.train: the subset "
+                "training of validation_split 0.2)");
+  EXPECT_EQ(
+      MistakeOfTexts(", validation_split: 0.1", ", validation_split: 0.3, subset: validation"),
+      expected +
+          "the subset validation of validation_split 0.3 (data.train: the subset "
+          "training of validation_split 0.1)");
+}
+
 TEST(DataTest, WhatCannotBeDoneWithoutACacheSaysSo) {
   std::string text(kImages);
   const std::string was = "{image_folder: {folder: data/test/}}";
