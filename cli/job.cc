@@ -120,9 +120,10 @@ void AddProblems(const api::TrainingJob& job, const manifest::Parts& parts,
     // A program alone has no spec around it.
     if (parts.job == nullptr && path.starts_with("spec.")) path.erase(0, 5);
     const std::vector<manifest::Problem> told = problems->Sorted();
-    const bool known =
-        error.path.starts_with("spec.program") ||
-        std::any_of(told.begin(), told.end(), [&](const auto& p) { return p.path == path; });
+    const bool known = error.path.starts_with("spec.program") ||
+                       std::any_of(told.begin(), told.end(), [&](const manifest::Problem& p) {
+                         return p.path == path || p.field == path;
+                       });
     if (known) continue;
     const manifest::Node& root = parts.job != nullptr ? *parts.job : *parts.holder;
     problems->Add(PlaceOf(root, path), path, error.message);

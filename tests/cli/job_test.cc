@@ -53,6 +53,18 @@ TEST_F(JobTest, AProgramsStrategyAndCheckpointAreTheJobs) {
   EXPECT_EQ(job->program->program.mesh[0].size, 2) << "Mirrored over both devices";
 }
 
+TEST_F(JobTest, AMistakeOfACheckpointIsToldOnce) {
+  const auto mistakes = [&](const std::string& text) {
+    return Replaced(ReadJob(Write("p.yaml", text)).status().message(), folder_.path() + "/", "");
+  };
+  const std::string program =
+      Replaced(ProgramText(), "mesh: {batch: 2}", "checkpoint: {everysteps: 7}\nmesh: {batch: 2}");
+  EXPECT_THAT(mistakes(program),
+              ::testing::MatchesRegex(
+                  "p.yaml:[0-9]+:14: checkpoint: unknown field `everysteps`, did you mean "
+                  "`everySteps`\\?"));
+}
+
 TEST_F(JobTest, TheProgramKeepsTheOrderOfTheTextsKeys) {
   const auto job = ReadJob(Write("job.yaml", JobText()));
   ASSERT_TRUE(job.ok()) << job.status().message();
