@@ -63,13 +63,10 @@ Status WriteAll(const std::string& bytes) {
 // Weights that do not fit say of which data the model was made.
 Status Load(TrainedModel& model, const std::string& weights, const std::string& what,
             const mesh::TensorType& type) {
-  const Status loaded = model.LoadWeights(weights);
-  if (loaded.ok() || loaded.code() != StatusCode::kInvalidArgument) return loaded;
   mesh::TensorType example = type;
   example.dims.erase(example.dims.begin());
-  return InvalidArgument(loaded.message() + " (the manifest's model on examples of " +
-                         example.ToString() + ", those of " + what + ")")
-      .From(Origin::kInput);
+  return model.LoadWeights(
+      weights, "the manifest's model on examples of " + example.ToString() + ", those of " + what);
 }
 
 Status Evaluate(const ApplyConfig& config, manifest::Manifest manifest, std::stop_token stop) {

@@ -98,10 +98,11 @@ Status TrainedModel::SetWeights(const std::vector<Tensor>& values) {
   return OkStatus();
 }
 
-Status TrainedModel::LoadWeights(const std::string& path) {
+Status TrainedModel::LoadWeights(const std::string& path, std::string_view whose) {
   std::vector<mesh::NamedType> wanted;
   for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
-  MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, checkpoint::LoadWeights(path, wanted));
+  MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values,
+                      checkpoint::LoadWeights(path, wanted, whose));
   return SetWeights(values);
 }
 

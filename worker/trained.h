@@ -42,8 +42,8 @@ class TrainedModel {
   // Of the model's weights, in the order in which SetWeights takes their values.
   const std::vector<nn::Parameter>& parameters() const { return parameters_; }
   Status SetWeights(const std::vector<mesh::Tensor>& values);
-  // From a file or a checkpoint. Errors: checkpoint::LoadWeights'.
-  Status LoadWeights(const std::string& path);
+  // From a file or a checkpoint. Errors: checkpoint::LoadWeights', whose `whose` this is.
+  Status LoadWeights(const std::string& path, std::string_view whose = "");
 
   // Means over the examples of a pass, or of the manifest's `validation_steps`, as validation has
   // them.

@@ -58,7 +58,8 @@ bool Convertible(const TensorType& from, const TensorType& to) {
 namespace {
 
 Result<std::vector<Tensor>> ReadWeights(const std::string& path,
-                                        std::span<const mesh::NamedType> parameters) {
+                                        std::span<const mesh::NamedType> parameters,
+                                        std::string_view whose) {
   MT_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
   std::vector<std::string> names;
   for (const auto& [name, type] : weights.types) names.push_back(name);
@@ -74,7 +75,10 @@ Result<std::vector<Tensor>> ReadWeights(const std::string& path,
           (found->second ? found->second->ToString() : "an element type that Meshtrain has not"));
     }
   }
-  if (!wrong.empty()) return InvalidArgument(path + ": " + Join(wrong, "; "));
+  if (!wrong.empty()) {
+    const std::string of = whose.empty() ? "" : " (" + std::string(whose) + ")";
+    return InvalidArgument(path + ": " + Join(wrong, "; ") + of);
+  }
   std::vector<Tensor> out;
   for (const mesh::NamedType& p : parameters) {
     MT_ASSIGN_OR_RETURN(const Tensor value, weights.read(p.name));
@@ -86,8 +90,9 @@ Result<std::vector<Tensor>> ReadWeights(const std::string& path,
 }  // namespace
 
 Result<std::vector<Tensor>> LoadWeights(const std::string& path,
-                                        std::span<const mesh::NamedType> parameters) {
-  return ReadWeights(path, parameters).From(Origin::kInput);
+                                        std::span<const mesh::NamedType> parameters,
+                                        std::string_view whose) {
+  return ReadWeights(path, parameters, whose).From(Origin::kInput);
 }
 
 }  // namespace meshtrain::checkpoint

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -15,9 +16,10 @@ namespace meshtrain::checkpoint {
 // One tensor for each of `parameters`, in their order; other tensors of the file are left alone.
 // f32 and f64 are converted into each other where asked. `path` may be a safetensors file, a
 // checkpoint (its folder), or a folder of checkpoints (the newest). Errors: kInvalidArgument naming
-// every parameter that is missing (with the nearest name) or of another shape or type; the
-// reader's.
+// every parameter that is missing (with the nearest name) or of another shape or type, and then
+// `whose` parameters they are, where that is said; the reader's.
 Result<std::vector<mesh::Tensor>> LoadWeights(const std::string& path,
-                                              std::span<const mesh::NamedType> parameters);
+                                              std::span<const mesh::NamedType> parameters,
+                                              std::string_view whose = "");
 
 }  // namespace meshtrain::checkpoint

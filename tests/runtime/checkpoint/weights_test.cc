@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "runtime/checkpoint/save.h"
 #include "tests/runtime/checkpoint/checkpoint_testing.h"
@@ -45,6 +46,21 @@ TEST(WeightsTest, NamesAllThatIsWrong) {
                     HasSubstr("`hidden_1.kernel`: expected f32[3,2], got: f32[2,3]"),
                     HasSubstr("`n`: expected f32[], got: i64[]")));
   EXPECT_EQ(LoadWeights(folder.At("none"), wanted).status().code(), StatusCode::kNotFound);
+}
+
+TEST(WeightsTest, SaysWhoseTheParametersAreWhereTheyWereCompared) {
+  const TempFolder folder;
+  ASSERT_TRUE(WriteSafetensors(folder.At("w"), {{"a", Counting(Type("f32[3]"))}}).ok());
+  ASSERT_EQ(::mkfifo(folder.At("fifo").c_str(), 0600), 0);
+  const std::vector<mesh::NamedType> wanted = {{"a", Type("f32[2]")}};
+  const auto message = [&](const std::string& path) {
+    const Status status = LoadWeights(folder.At(path), wanted, "the model's").status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.origin(), Origin::kInput);
+    return status.message();
+  };
+  EXPECT_EQ(message("w"), folder.At("w") + ": `a`: expected f32[2], got: f32[3] (the model's)");
+  EXPECT_THAT(message("fifo"), ::testing::EndsWith("expected a regular file, got: a FIFO"));
 }
 
 }  // namespace
