@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "runtime/base/text.h"
 #include "runtime/manifest/catalogue/catalogue.h"
@@ -303,6 +305,12 @@ class Checker {
         !program_.data.test) {
       problems_.Add(At("train.validation"), Path("train.validation"),
                     "expected data.test to validate on, got: none");
+    }
+    if (program_.places.contains("train.validation.every_epochs") &&
+        train.validate_every > train.epochs) {
+      problems_.Add(At("train.validation.every_epochs"), Path("train.validation.every_epochs"),
+                    "expected at most train.epochs, " + std::to_string(train.epochs) +
+                        ", or nothing is validated, got: " + std::to_string(train.validate_every));
     }
     if (program_.parameter_server && train.end_after_bad_steps != 1) {
       problems_.Add(At("train.end_after_bad_steps"), Path("train.end_after_bad_steps"),

@@ -8,8 +8,8 @@
 namespace meshtrain::recipe {
 namespace {
 
-manifest::Manifest Job(const std::string& train, const std::string& checkpoint = "") {
-  auto manifest = ParseManifest(
+Result<manifest::Manifest> Read(const std::string& train, const std::string& checkpoint = "") {
+  return ParseManifest(
       "kind: TrainingJob\nspec:\n  replicaSpecs: {worker: {replicas: 1}}\n" +
           (checkpoint.empty() ? "" : "  checkpoint: " + checkpoint + "\n") +
           "  program:\n    data: {train: {idx: {images: a, labels: b}}, test: {idx: {images: a, "
@@ -18,6 +18,10 @@ manifest::Manifest Job(const std::string& train, const std::string& checkpoint =
           "surprise}]\n    train: " +
           train + "\n",
       "job.yaml");
+}
+
+manifest::Manifest Job(const std::string& train, const std::string& checkpoint = "") {
+  auto manifest = Read(train, checkpoint);
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
   return *std::move(manifest);
 }
@@ -34,6 +38,16 @@ TEST(LoopTest, TakesWhatTheManifestSays) {
   EXPECT_EQ(options.end_after_bad_steps, 4);
   EXPECT_EQ(options.start.step, 5);
   EXPECT_EQ(options.validation, nullptr);
+}
+
+TEST(LoopTest, AValidationThatNeverComesIsRefused) {
+  const auto message = [](const std::string& train) { return Read(train).status().message(); };
+  const std::string validation = "validation: {every_epochs: 4}";
+  EXPECT_EQ(message("{epochs: 4, " + validation + "}"), "");
+  EXPECT_EQ(message("{epochs: 4, early_stopping: {}, " + validation + "}"), "");
+  EXPECT_EQ(message("{epochs: 3, early_stopping: {monitor: val_loss}, " + validation + "}"),
+            "job.yaml:10:88: program.train.validation.every_epochs: expected at most train.epochs, "
+            "3, or nothing is validated, got: 4");
 }
 
 TEST(LoopTest, SavesEachEpochAndByTheClockUnlessStepsAreGiven) {
