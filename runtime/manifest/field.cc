@@ -116,6 +116,17 @@ Node WriteChoice(const Choice& choice, const Catalogue& catalogue) {
 
 namespace field {
 
+Field Path(Field text) {
+  text.type_text = "a path";
+  text.read = [name = text.name, read = text.read](Fields& in, void* out) {
+    const Node* node = in.Get(name);
+    if (node != nullptr && node->IsScalar() && node->scalar.empty())
+      return in.Wrong(name, "a path");
+    read(in, out);
+  };
+  return text;
+}
+
 Node ToNode(const std::vector<std::string>& values) {
   std::vector<Node> items;
   for (const std::string& value : values) items.push_back(Node::Text(value));

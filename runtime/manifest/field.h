@@ -136,6 +136,9 @@ inline Field Titled(Field field, std::string_view type_text) {
   return field;
 }
 
+// A row of a text that is a path: not an empty one.
+Field Path(Field text);
+
 // A row whose member is of a plain type T; `get(in, fallback)` reads it.
 template <typename S, typename T, typename Get>
 Field Plain(std::string_view name, FieldType type, T S::*member, Get get, const Says& says) {

@@ -111,10 +111,11 @@ Field ClassOption() {
 
 std::vector<Field> FilesAndLabels(std::string_view images, std::string_view labels,
                                   std::string_view sample) {
-  return {field::Required(
-              option::Text("images", {.about = images, .shows = Shows::kData, .sample = sample})),
-          field::Required(
-              option::Text("labels", {.about = labels, .shows = Shows::kData, .sample = sample})),
+  const auto file = [sample](std::string_view name, std::string_view about) {
+    return field::Required(
+        field::Path(option::Text(name, {.about = about, .shows = Shows::kData, .sample = sample})));
+  };
+  return {file("images", images), file("labels", labels),
           option::Word("labels_as", {"i32", "i64", "f32", "f64"},
                        {.about = "The type of labels. One that it would cut is an error.",
                         .fallback = "the file's, u8 as i32",

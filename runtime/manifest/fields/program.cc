@@ -166,13 +166,13 @@ std::vector<Field> BuiltIn() {
       GenerateField(),
   };
   for (Field& row : StrategyFields()) all.push_back(std::move(row));
-  all.push_back(field::Text(
+  all.push_back(field::Path(field::Text(
       "initial_weights", &Program::initial_weights,
       {.about = "A safetensors file or a checkpoint, by parameter path; exit code 66 without "
                 "it, 65 where it is damaged or of other weights.",
        .fallback = "none",
        .shows = Shows::kWeights,
-       .sample = "w.safetensors"}));
+       .sample = "w.safetensors"})));
   all.push_back(field::Word(
       "numerics", &Program::strict, {"fast", "strict"},
       {.about = "strict: the same bits on any mesh, where one process's devices share memory.",

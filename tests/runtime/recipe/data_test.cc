@@ -198,6 +198,24 @@ TEST(DataTest, ACharacterHasOneNumber) {
             "got: \"\"");
 }
 
+TEST(DataTest, APathIsNotEmpty) {
+  EXPECT_EQ(Mistakes(With("folder: data/train,", "folder: '',")),
+            "job.yaml:4:34: program.data.train.image_folder.folder: expected a path, got: \"\"");
+  EXPECT_EQ(Mistakes(With("loss: mse", "loss: mse\ninitial_weights: ''")),
+            "job.yaml:14:18: program.initial_weights: expected a path, got: \"\"");
+  const std::string file = WithText("");
+  for (const auto& [was, now] :
+       {std::pair{"text: {file: t.txt", "text: {file: \"\""},
+        {"text: {file: t.txt, length: 8}", "idx: {images: '', labels: b}"},
+        {"text: {file: t.txt, length: 8}", "npy: {images: a, labels: ''}"}}) {
+    std::string text = file;
+    const std::string from = was;
+    EXPECT_THAT(Mistakes(text.replace(text.find(from), from.size(), now)),
+                ::testing::HasSubstr(": expected a path, got: \"\""))
+        << now;
+  }
+}
+
 // kImages with two texts of these options, one of t.txt; the mistake without its place.
 std::string MistakeOfTexts(const std::string& train, const std::string& test,
                            const std::string& tested = "./t.txt") {

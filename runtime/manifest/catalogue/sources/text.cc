@@ -67,8 +67,8 @@ Entry Text() {
               "Windows of a plain text: x, the numbers of its characters, and y, those of the "
               "characters that follow each.",
           .options = {
-              field::Required(option::Text(
-                  "file", {.about = "The text.", .shows = Shows::kData, .sample = "other.txt"})),
+              field::Required(field::Path(option::Text(
+                  "file", {.about = "The text.", .shows = Shows::kData, .sample = "other.txt"}))),
               field::Required(option::Int(
                   "length", {.least = 1, .most = 1 << 30},
                   {.about = "Characters of a window.", .shows = Shows::kData, .sample = "16"})),
