@@ -108,7 +108,6 @@ Status TrainedModel::LoadWeights(const std::string& path, std::string_view whose
 
 Result<train::Scalars> TrainedModel::Evaluate(data::Pipeline& data, std::stop_token stop) {
   strategy::PipelineBatches batches(data);
-  MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   return engine_->Evaluate(batches, manifest_.program.train.validation_steps, std::move(stop));
 }
 

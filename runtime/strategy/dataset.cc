@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "runtime/data/cursor.h"
-
 namespace meshtrain::strategy {
 
 struct DistributedIterator::Shared {
@@ -60,6 +58,15 @@ DistributedIterator DistributedDataset::Iterate(int64_t steps) {
 
 int64_t DistributedDataset::steps_per_epoch() const { return shared_->pipeline->steps_per_epoch(); }
 int64_t DistributedDataset::global_batch_size() const { return shared_->pipeline->batch_size(); }
+
+Status PipelineBatches::Begin() {
+  if (!begin_) {
+    MT_RETURN_IF_ERROR(BeginPass(pipeline_));
+    begin_ = pipeline_.cursor();
+  }
+  if (pipeline_.cursor() == *begin_) return OkStatus();  // batches made ahead stay
+  return pipeline_.Restore(*begin_);
+}
 
 Result<std::optional<train::Batch>> PipelineBatches::Next(std::stop_token stop) {
   auto next = pipeline_.Next(std::move(stop));

@@ -17,6 +17,7 @@
 #include <stop_token>
 
 #include "runtime/base/status.h"
+#include "runtime/data/cursor.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/strategy/values.h"
 #include "runtime/train/loop.h"
@@ -59,12 +60,15 @@ class DistributedDataset {
 class PipelineBatches final : public train::BatchSource {
  public:
   explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
+  // The first time BeginPass; from then on the beginning of that pass.
+  Status Begin() override;
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
   std::vector<std::string> component_names() const override { return pipeline_.component_names(); }
   int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
 
  private:
   data::Pipeline& pipeline_;
+  std::optional<data::Cursor> begin_;  // of evaluations; none: there was none yet
 };
 
 // Puts a pipeline to the beginning of a pass: where it stands, if that is one, else the next.

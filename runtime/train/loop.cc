@@ -207,6 +207,7 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& 
 
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop) {
+  MT_RETURN_IF_ERROR(data.Begin());
   FigureTotals figures;
   int64_t done = 0;
   bool empty_pass = false;

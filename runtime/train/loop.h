@@ -27,6 +27,9 @@ struct Batch {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
+  // An evaluation is about to begin: where it can, the next batch is the first one of the pass that
+  // the first evaluation began, so that all are of the same examples. Here: nothing is done.
+  virtual Status Begin() { return OkStatus(); }
   // The next batch; nothing at the end of a pass, and then the next pass begins. Errors: the
   // data's; kCancelled when `stop` was requested.
   virtual Result<std::optional<Batch>> Next(std::stop_token stop) = 0;
@@ -151,8 +154,8 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& 
                       std::span<Callback* const> callbacks, std::stop_token stop,
                       Clock& clock = SystemClock());
 
-// Means over the examples of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when
-// stopped.
+// Means over the examples of one pass, or of `steps` batches, from where BatchSource::Begin leaves
+// the data. Errors: as Fit's; kCancelled when stopped.
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop);
 

@@ -77,6 +77,7 @@ class CheckedBatches final : public train::BatchSource {
   CheckedBatches(train::BatchSource& source, size_t labels, int64_t classes,
                  std::map<std::string, int64_t> rows)
       : source_(source), label_(labels), classes_(classes), rows_(std::move(rows)) {}
+  Status Begin() override { return source_.Begin(); }
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
     if (batch && batch->components.size() > label_ && batch->components[label_].type().rank() > 0) {
@@ -241,7 +242,6 @@ Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std:
   Expect(*engine_, *recipe_, data);
   MT_RETURN_IF_ERROR(engine_->Plan("evaluate", {}, SizesOf(data)));
   MT_RETURN_IF_ERROR(engine_->Agree({}));
-  MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
   return engine_->Evaluate(batches, steps, std::move(stop));
 }

@@ -83,9 +83,10 @@ struct NamedData {
 struct FitOptions {
   int64_t epochs = 1;
   int64_t steps_per_epoch = -1;  // -1: a pass; else passes are joined end to end
+  // Each validation is of the same pass, from its first batch on.
   data::Pipeline* validation = nullptr;
-  int64_t validation_steps = -1;
-  int64_t validate_every = 1;  // epochs
+  int64_t validation_steps = -1;  // batches; -1: all of the pass
+  int64_t validate_every = 1;     // epochs
   // Steps in a row that change nothing, because their loss or a gradient is not finite, with which
   // training ends. 1 with parameter servers; else kInvalidArgument.
   int64_t end_after_bad_steps = 1;
@@ -123,7 +124,8 @@ class Model {
   // Batches from anywhere; `types`: of a full one's components.
   Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
                       FitOptions options = {});
-  // Means over the examples of a pass, or of `steps` batches.
+  // Means over the examples of a pass, or of its first `steps` batches: the pass where the data
+  // stands if it stands at the beginning of one, else the next.
   Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1,
                                   std::stop_token stop = {});
   Result<train::Scalars> Evaluate(Arrays data);

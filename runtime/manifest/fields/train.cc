@@ -13,7 +13,7 @@ const std::vector<Field>& ValidationFields() {
                   .sample = "2",
                   .beside = "{train: {epochs: 4}}"}),
       field::Int("steps", &Train::validation_steps, {.least = 1},
-                 {.about = "Batches of a validation.",
+                 {.about = "Batches of a validation, the first ones of data.test.",
                   .fallback = "all",
                   .shows = Shows::kLoop,
                   .sample = "2"})};

@@ -109,6 +109,8 @@ class SentBatches final : public train::BatchSource {
   // Both outlive it.
   SentBatches(StepWindow& window, train::BatchSource& source, Options options)
       : window_(window), source_(source), o_(std::move(options)) {}
+  // Between two evaluations no step of theirs is scheduled (Options::steps).
+  Status Begin() override { return source_.Begin(); }
   // `stop` is the loop's own.
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
   int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }

@@ -14,7 +14,6 @@
 #include "runtime/base/memory.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/cluster/exit_code.h"
-#include "runtime/data/cursor.h"
 #include "runtime/recipe/loop.h"
 #include "runtime/recipe/summary.h"
 #include "runtime/strategy/dataset.h"
@@ -161,13 +160,9 @@ class Training {
                                 .last_saved = resumed_from_.empty() ? -1 : start.step}};
     if (metrics_) work.callbacks.insert(work.callbacks.begin(), metrics_.get());
     if (early_) work.callbacks.push_back(&*early_);
-    std::optional<strategy::PipelineBatches> validation;
     if (job_.test && work.options.validate_every > 0) {
-      // A validation that a loss has cut short begins anew.
-      if (const data::Cursor at = job_.test->cursor(); at.batch != 0) {
-        MT_RETURN_IF_ERROR(job_.test->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
-      }
-      work.options.validation = &validation.emplace(*job_.test);
+      if (!validation_) validation_.emplace(*job_.test);
+      work.options.validation = &*validation_;
     }
     reporter_->Ready();
     auto result = stages_->Fit(std::move(work), stop);
@@ -276,6 +271,7 @@ class Training {
   std::set<std::string, std::less<>> weights_;
   ReturnsMemory returns_memory_;
   std::optional<train::EarlyStopping> early_;
+  std::optional<strategy::PipelineBatches> validation_;  // of all rounds
   Result<std::optional<std::string>> written_ = std::optional<std::string>();
   std::unique_ptr<Reporter> reporter_;        // it asks the stages
   std::unique_ptr<train::Callback> metrics_;  // the stages' own, in the reporter's; null: none

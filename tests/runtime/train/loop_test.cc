@@ -3,77 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
-#include <limits>
-#include <set>
 
 #include "runtime/train/callbacks.h"
-#include "tests/support/fake_clock.h"
+#include "tests/runtime/train/loop_testing.h"
 
 namespace meshtrain::train {
 namespace {
-
-// Batches of 2 examples, the last of a pass of 1; `passes` counts those that ended.
-class FakeData final : public BatchSource {
- public:
-  explicit FakeData(int64_t batches) : batches_(batches) {}
-  Result<std::optional<Batch>> Next(std::stop_token) override {
-    if (next_ == batches_) {
-      next_ = 0;
-      ++passes;
-      return std::optional<Batch>();
-    }
-    ++next_;
-    return std::optional<Batch>(Batch{.size = next_ == batches_ ? 1 : 2});
-  }
-  int64_t steps_per_epoch() const override { return batches_; }
-  int passes = 0;
-
- private:
-  int64_t batches_;
-  int64_t next_ = 0;
-};
-
-// Step n has loss 1/n; evaluation gives 10, 20, ...
-class FakeRunner final : public StepRunner {
- public:
-  Result<BatchFigures> TrainStep(const Batch& batch) override {
-    examples += batch.size;
-    ++steps;
-    if (before_step_returns) before_step_returns(steps);
-    if (bad_at.contains(steps)) {
-      return Aborted(
-          "output `loss` is not finite; first not finite: log (hidden_1) at model.cc:31");
-    }
-    return BatchFigures{{{"loss", 1.0 / static_cast<double>(steps)},
-                         {"accuracy", steps == nan_at ? std::nan("") : 0.5}},
-                        said_examples.value_or(batch.size)};
-  }
-  Result<BatchFigures> EvalStep(const Batch& batch) override {
-    return BatchFigures{{{"loss", 10.0 * static_cast<double>(++evals)}}, batch.size};
-  }
-  Status Save(const Position& position) override {
-    saved.push_back(position.step);
-    positions.push_back(position);
-    if (after_save) after_save();
-    return OkStatus();
-  }
-  int64_t last_saved() const override { return saved.empty() ? -1 : saved.back(); }
-  std::vector<FigureSums> summed() const override { return sums; }
-
-  std::vector<FigureSums> sums;
-  int64_t steps = 0, evals = 0, examples = 0, nan_at = -1;
-  std::set<int64_t> bad_at;
-  std::optional<int64_t> said_examples;  // of a training step; none: its batch's
-  std::vector<int64_t> saved;
-  std::vector<Position> positions;  // of what was saved
-  std::function<void()> after_save;
-  std::function<void(int64_t)> before_step_returns;
-};
-
-double Of(const Scalars& scalars, std::string_view name) {
-  return FindScalar(scalars, name).value_or(std::numeric_limits<double>::quiet_NaN());
-}
 
 TEST(FitTest, AnEpochsFiguresAreMeansOverItsExamples) {
   FakeRunner runner;
@@ -112,34 +47,6 @@ TEST(FitTest, AStepsOwnCountOfExamplesIsWhatItsFiguresWeigh) {
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (7 * 1 + 3 / 2.0) / 10);
   EXPECT_EQ(told, (std::vector<int64_t>{7, 3}));
-}
-
-TEST(FitTest, EarlyStoppingComparesMeansOverExamples) {
-  // Two epochs, each a batch of two examples and one of one. The means of batches go from 1
-  // to 1.05, those of examples from 1.17 to 0.9.
-  class Runner final : public StepRunner {
-   public:
-    Result<BatchFigures> TrainStep(const Batch& batch) override {
-      constexpr double kLosses[] = {1.5, 0.5, 0.6, 1.5};
-      return BatchFigures{{{"loss", kLosses[at_++]}}, batch.size};
-    }
-    Result<BatchFigures> EvalStep(const Batch&) override { return BatchFigures{}; }
-    Status Save(const Position&) override { return OkStatus(); }
-    int64_t last_saved() const override { return -1; }
-
-   private:
-    size_t at_ = 0;
-  };
-  Runner runner;
-  FakeData data(2);
-  EarlyStopping stopping("loss", 1);
-  Callback* callbacks[] = {&stopping};
-  const auto result = Fit(runner, data, {.epochs = 2}, callbacks, {});
-  ASSERT_TRUE(result.ok()) << result.status().message();
-  EXPECT_EQ(result->end, FitEnd::kFinished);
-  EXPECT_EQ(stopping.WantsStop(), std::nullopt);
-  EXPECT_NEAR(Of(result->history[0].train, "loss"), 3.5 / 3, 1e-15);
-  EXPECT_NEAR(Of(result->history[1].train, "loss"), 2.7 / 3, 1e-15);
 }
 
 // Found by stopping a job while it validated: the pass had ended, the epoch had not, and a whole
@@ -374,101 +281,6 @@ TEST(FitTest, GoesOnWithTheHistoryOfItsStart) {
   EXPECT_EQ(after->position.history->size(), 3u);
 }
 
-TEST(FitTest, EarlyStoppingGoesOnCountingWhereAResumedJobStood) {
-  const auto epoch = [](int64_t number, double loss) {
-    return EpochInfo{.epoch = number, .train = {{"loss", loss}}};
-  };
-  const auto history = [&](std::vector<EpochInfo> epochs) {
-    return Position{.history = std::make_shared<const std::vector<EpochInfo>>(std::move(epochs))};
-  };
-  EarlyStopping stopping("loss", 2);
-  ASSERT_TRUE(stopping.OnTrainBegin(history({epoch(1, 1.0), epoch(2, 2.0)})).ok());
-  EXPECT_EQ(stopping.WantsStop(), std::nullopt);
-  ASSERT_TRUE(stopping.OnEpochEnd(epoch(3, 1.5), {}).ok());
-  EXPECT_EQ(stopping.WantsStop(),
-            "loss has not been better than 1.0000, that of epoch 1, for 2 epochs");
-  ASSERT_TRUE(stopping.OnTrainBegin({}).ok());  // from the beginning
-  EXPECT_EQ(stopping.WantsStop(), std::nullopt);
-}
-
-TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
-  FakeRunner runner;  // validation gives 10, 20, 30: never better than the first
-  FakeData data(1), test(1);
-  EarlyStopping stopping("val_loss", 2);
-  Callback* callbacks[] = {&stopping};
-  const auto result = Fit(runner, data, {.epochs = 10, .validation = &test}, callbacks, {});
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->end, FitEnd::kStopped);
-  EXPECT_EQ(result->message,
-            "step 3: val_loss has not been better than 10.0000, that of epoch 1, for 2 epochs");
-  EXPECT_EQ(result->history.size(), 3u);
-  ASSERT_TRUE(stopping.best());
-  EXPECT_EQ(stopping.best()->epoch, 1);
-  EXPECT_EQ(stopping.best()->step, 1);
-  EXPECT_EQ(stopping.best()->value, 10);
-
-  EarlyStopping unknown("val_los", 2);
-  Callback* bad[] = {&unknown};
-  EXPECT_EQ(Fit(runner, data, {.epochs = 10, .validation = &test}, bad, {}).status().message(),
-            "early_stopping: `val_los` is not an output of the step");
-}
-
-TEST(CheckpointEveryTest, TheLastStepIsSavedOnce) {
-  FakeRunner runner;
-  FakeData data(4);
-  CheckpointEvery checkpoint(runner, {.every_steps = 2});
-  Callback* callbacks[] = {&checkpoint};
-  ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}).ok());
-  EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
-}
-
-// A crash costs an epoch at most: what is saved is where the next epoch begins, its validation
-// done.
-TEST(CheckpointEveryTest, EachEpochIsSavedAfterItsValidation) {
-  FakeRunner runner;
-  FakeData data(3), test(2);
-  CheckpointEvery checkpoint(runner, {.every_steps = 2, .each_epoch = true});
-  Callback* callbacks[] = {&checkpoint};
-  ASSERT_TRUE(Fit(runner, data, {.epochs = 2, .validation = &test}, callbacks, {}).ok());
-  // Step 6 is saved by its number, and then not again as the end of an epoch or of training.
-  EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 3, 4, 6}));
-  const Position& epoch = runner.positions[1];
-  EXPECT_EQ(epoch.epoch, 1);
-  EXPECT_EQ(epoch.batch, 0);
-  ASSERT_TRUE(epoch.history);
-  EXPECT_EQ(Of(epoch.history->back().validation, "loss"), (2 * 10 + 20) / 3.0);
-}
-
-TEST(CheckpointEveryTest, ALongEpochIsSavedByTheClock) {
-  FakeRunner runner;
-  FakeData data(10);
-  meshtrain::testing::FakeClock clock;
-  runner.before_step_returns = [&](int64_t) { clock.Advance(std::chrono::seconds(150)); };
-  runner.after_save = [&] { clock.Advance(std::chrono::seconds(100)); };  // it does not count
-  CheckpointEvery checkpoint(runner, {.at_latest = std::chrono::minutes(10)}, clock);
-  Callback* callbacks[] = {&checkpoint};
-  ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}, clock).ok());
-  EXPECT_EQ(runner.saved, (std::vector<int64_t>{4, 8, 10}));
-}
-
-// Where the time alone does not say which step may be saved, somebody else does.
-TEST(CheckpointEveryTest, WhoKnowsBetterIsAskedInPlaceOfTheClock) {
-  FakeRunner runner;
-  FakeData data(6);
-  meshtrain::testing::FakeClock clock;
-  runner.before_step_returns = [&](int64_t) { clock.Advance(std::chrono::minutes(4)); };
-  CheckpointEvery checkpoint(runner, {.at_latest = std::chrono::minutes(10)}, clock);
-  std::vector<bool> overdue;
-  checkpoint.set_due([&] {
-    overdue.push_back(checkpoint.Overdue());
-    return runner.steps == 5;
-  });
-  Callback* callbacks[] = {&checkpoint};
-  ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}, clock).ok());
-  EXPECT_EQ(overdue, (std::vector<bool>{false, false, true, true, true, false}));
-  EXPECT_EQ(runner.saved, (std::vector<int64_t>{5, 6}));
-}
-
 TEST(EvaluateTest, MeansOverTheExamplesOfAPassOrOfSomeSteps) {
   FakeRunner runner;
   FakeData data(3);
@@ -477,6 +289,23 @@ TEST(EvaluateTest, MeansOverTheExamplesOfAPassOrOfSomeSteps) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(Evaluate(runner, data, -1, stop.get_token()).status().code(), StatusCode::kCancelled);
+}
+
+TEST(EvaluateTest, EachBeginsWhereTheDataBegins) {
+  FakeRunner runner;
+  FakeData data(3), test(3);
+  const auto result =
+      Fit(runner, data, {.epochs = 3, .validation = &test, .validation_steps = 2}, {}, {});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(test.begun, 3);
+  EXPECT_EQ(data.begun, 0) << "training goes on where the data stands";
+  // Each of batches of 2 and 2; going on, the second would have one of 1 among its own.
+  EXPECT_DOUBLE_EQ(Of(result->history[0].validation, "loss"), 15);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].validation, "loss"), 35);
+  EXPECT_DOUBLE_EQ(Of(result->history[2].validation, "loss"), 55);
+  EXPECT_EQ(test.passes, 0);
+  test.begins = ResourceExhausted("no thread");
+  EXPECT_EQ(Evaluate(runner, test, 1, {}).status(), test.begins);
 }
 
 TEST(PositionTest, AnEpochThatEndsIsTheNewestOfItsHistory) {

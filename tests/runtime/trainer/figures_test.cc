@@ -1,5 +1,5 @@
-// Figures that are sums over examples: the same under every strategy, on any number of devices and
-// processes, and beside parameter servers.
+// Figures over examples: the same under every strategy, on any number of devices and processes, and
+// beside parameter servers; of the same examples each time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -113,6 +113,41 @@ TEST_P(FiguresTest, SumsAreOverAllExamplesWhateverTheBatches) {
     MT_RETURN_IF_ERROR(is("auc", want.auc, 1e-12));
     return OkStatus();
   });
+}
+
+// Weights that never change: a validation of some steps is of the same examples after each epoch,
+// and Evaluate's with as many steps, however a shuffle orders each pass.
+TEST_P(FiguresTest, AValidationOfSomeStepsIsOfTheSameExamplesEachTime) {
+  for (const bool shuffled : {false, true}) {
+    strategy::ForStrategy(GetParam(), [&](strategy::Strategy& strategy) -> Status {
+      const auto held_out = [&] {
+        data::PipelineSpec spec{.source = {.from = data::MemoryArrays{LogitsAndLabels()}}};
+        if (shuffled) spec.stages.emplace_back(data::ShuffleStage{.buffer = kExamples, .seed = 5});
+        spec.stages.emplace_back(data::BatchStage{4});
+        spec.stages.emplace_back(data::PrefetchStage{2});
+        return data::Pipeline::Create(std::move(spec));
+      };
+      Model model(std::make_shared<nn::Sequential>(nn::Dense(kClasses)), strategy);
+      MT_RETURN_IF_ERROR(model.Compile(
+          {.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true}),
+           .optimizer = train::Sgd({.common = {.learning_rate = 0}})}));
+      MT_ASSIGN_OR_RETURN(const auto data, strategy::ArraysPipeline(LogitsAndLabels(), 4));
+      MT_ASSIGN_OR_RETURN(const auto validation, held_out());
+      MT_ASSIGN_OR_RETURN(
+          const History history,
+          model.Fit(*data, {.epochs = 4, .validation = validation.get(), .validation_steps = 2}));
+      MT_ASSIGN_OR_RETURN(const auto again, held_out());
+      MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(*again, 2));
+      const double want = train::FindScalar(evaluated, "loss").value();
+      const std::vector<double> losses = history.Of("val_loss");
+      MT_WANT(losses.size() == 4);
+      for (const double loss : losses) MT_WANT(std::abs(loss - want) <= 1e-12);
+      // Those of a whole pass are others.
+      MT_ASSIGN_OR_RETURN(const train::Scalars whole, model.Evaluate(*again));
+      MT_WANT(std::abs(train::FindScalar(whole, "loss").value() - want) > 1e-4);
+      return OkStatus();
+    });
+  }
 }
 
 }  // namespace

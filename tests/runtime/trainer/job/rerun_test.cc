@@ -1,0 +1,93 @@
+// Jobs of one process that are run again into the folder of a run before: what is trained again,
+// what goes on, and what its figures are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/file.h"
+#include "runtime/trainer/job/training.h"
+#include "tests/support/temp_folder.h"
+
+namespace meshtrain::trainer {
+namespace {
+
+using nlohmann::json;
+using ::testing::Each;
+using ::testing::SizeIs;
+
+constexpr char kRerunManifest[] = R"(
+program:
+  seed: 7
+  mesh: {batch: 2}
+  data:
+    train: {idx: {images: FOLDER-images-idx3-ubyte.gz, labels: FOLDER-labels-idx1-ubyte.gz}, take: 80}
+    test: {idx: {images: FOLDER-images-idx3-ubyte.gz, labels: FOLDER-labels-idx1-ubyte.gz}, take: 40}
+    map: [{scale: 0.00392156862745098}]
+    batch: 8
+  model: [flatten, dense: {name: hidden, units: 7}, dense: {name: logits, units: 10}]
+  loss: {sparse_categorical_crossentropy: {from_logits: true}}
+  optimizer: {adam: {learning_rate: 0.01}}
+  metrics: [accuracy]
+  train: {epochs: 3}
+checkpoint: {everySteps: 10}
+)";
+
+using Edits = std::vector<std::pair<std::string_view, std::string_view>>;
+
+class RerunTest : public ::testing::Test {
+ protected:
+  Status Run(const Edits& edits = {}) {
+    std::string text = kRerunManifest;
+    for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
+      text.replace(at, 6, MT_TESTDATA "/mlp/digits5120");
+    }
+    for (const auto& [from, to] : edits) {
+      EXPECT_NE(text.find(from), std::string::npos) << from;
+      text.replace(text.find(from), from.size(), to);
+    }
+    auto manifest = recipe::ParseManifest(text, "job.yaml");
+    if (!manifest.ok()) return manifest.status();
+    const JobConfig config{.output = output(), .port = std::nullopt, .threads = 1};
+    ::testing::internal::CaptureStdout();
+    const Status end = RunTraining(config, *std::move(manifest), MakeMeshJob, {});
+    said_ = ::testing::internal::GetCapturedStdout();
+    return end;
+  }
+
+  std::string output() const { return folder_.path() + "/out"; }
+  // Of metrics.jsonl: the figure of each line that has it.
+  std::vector<double> Of(const std::string& figure) const {
+    std::vector<double> values;
+    const auto text = ReadFile(output() + "/metrics.jsonl");
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      const json record = json::parse(line);
+      if (record.contains(figure)) values.push_back(record[figure]);
+    }
+    return values;
+  }
+
+  const testing_folder::TempFolder folder_;
+  std::string said_;
+};
+
+TEST_F(RerunTest, EveryValidationOfSomeStepsIsOfTheSameExamples) {
+  // Too slow to change a weight.
+  const std::pair<std::string_view, std::string_view> slow{"0.01}", "1.0e-30}"};
+  ASSERT_EQ(Run({slow, {"epochs: 3", "validation: {steps: 2}, epochs: 3"}}), OkStatus());
+  const std::vector<double> first = Of("val_loss");
+  ASSERT_THAT(first, SizeIs(3));
+  EXPECT_THAT(first, Each(first[0]));
+  ASSERT_EQ(Run({slow, {"epochs: 3", "validation: {steps: 2}, epochs: 5"}}), OkStatus());
+  EXPECT_THAT(Of("val_loss"), SizeIs(5));
+  EXPECT_THAT(Of("val_loss"), Each(first[0])) << "of a run that goes on too";
+}
+
+}  // namespace
+}  // namespace meshtrain::trainer
