@@ -11,8 +11,8 @@
 #include "runtime/base/file.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/saving/final.h"
 #include "runtime/saving/position.h"
-#include "runtime/saving/resume.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/telemetry/training_metrics.h"
@@ -65,11 +65,8 @@ class Evaluator {
     trainer::EvaluateOptions options{.after_step = before, .poll = std::chrono::milliseconds(500)};
     // A job that goes on for more epochs than it had first has marked what is its last checkpoint
     // no more.
-    options.is_final = [&](const checkpoint::Index& index) {
-      const auto final = index.metadata.find(std::string(trainer::kFinalKey));
-      if (final == index.metadata.end() || final->second != "true") return false;
-      const auto at = saving::PositionOf(index, "");
-      return may_end_early || (at.ok() && at->epoch >= epochs - 1);
+    options.is_final = [=](const checkpoint::Index& index) {
+      return saving::IsFinished(index, epochs, may_end_early);
     };
     const auto count = trainer::EvaluateLoop(
         manifest.checkpoint.path,

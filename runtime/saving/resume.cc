@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/text.h"
-#include "runtime/saving/position.h"
+#include "runtime/saving/final.h"
 
 namespace meshtrain::saving {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 struct Found {
   checkpoint::Candidate candidate;
   std::optional<int64_t> run;  // none: its index cannot be read
-  bool finished = false;
+  bool finished = false;       // and not to be gone on with
 };
 
 Found Look(const checkpoint::Candidate& candidate, const ResumeOptions& o) {
@@ -21,8 +21,7 @@ Found Look(const checkpoint::Candidate& candidate, const ResumeOptions& o) {
   const checkpoint::Index& index = (*checkpoint)->index();
   const auto run = index.metadata.find(std::string(kRunKey));
   found.run = run == index.metadata.end() ? 0 : ParseInt(run->second).value_or(0);
-  const auto position = PositionOf(index, candidate.path);
-  found.finished = o.finished && position.ok() && o.finished(*position);
+  found.finished = IsFinal(index) && !(o.goes_on && o.goes_on(index));
   return found;
 }
 

@@ -20,7 +20,7 @@ struct Resumed {
   std::string path;  // the checkpoint's folder
 };
 
-// Whether a job of so many epochs is done there.
+// Whether a job of so many epochs has no step left there; a validation it may have.
 bool IsEnd(const train::Position& position, int64_t epochs, int64_t steps_per_epoch);
 
 // In the metadata of a checkpoint in a folder of a job's own: the run's number, from 0. A run that
@@ -33,9 +33,9 @@ struct ResumeOptions {
   std::string folder;
   bool own = false;  // the folder is the job's own, not the user's
   bool resume = true;
-  // Whether a position is the end of the job: a run in a folder of our own that stands there is not
-  // gone on with but replaced.
-  std::function<bool(const train::Position&)> finished = {};
+  // Of the final checkpoint (final.h) of a run in a folder of our own: whether the job goes on from
+  // it. Where it does not, and where nobody says, the run is replaced.
+  std::function<bool(const checkpoint::Index&)> goes_on = {};
   std::optional<int64_t> run = {};  // which run's, where it is known: this one's before a rollback
 };
 

@@ -3,33 +3,16 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/saving/final.h"
 
 namespace meshtrain::trainer {
-namespace {
-
-bool SaysFinal(const checkpoint::Index& index) {
-  const auto it = index.metadata.find(std::string(kFinalKey));
-  return it != index.metadata.end() && it->second == "true";
-}
-
-}  // namespace
-
-Status MarkFinal(const std::string& path) {
-  const std::string file = path + "/" + std::string(checkpoint::kIndexName);
-  MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
-  MT_ASSIGN_OR_RETURN(checkpoint::Index index, checkpoint::Index::Parse(text, file));
-  if (SaysFinal(index)) return OkStatus();
-  index.metadata[std::string(kFinalKey)] = "true";
-  return WriteFileAtomically(file, index.ToJson());
-}
 
 Result<int64_t> EvaluateLoop(
     const std::string& folder,
     const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
     const EvaluateOptions& options, std::stop_token stop) {
-  const auto is_final = options.is_final ? options.is_final : SaysFinal;
+  const auto is_final = options.is_final ? options.is_final : saving::IsFinal;
   int64_t evaluated = 0;
   int64_t newest = options.after_step;
   Duration since = options.clock->Monotonic();

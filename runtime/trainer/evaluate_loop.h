@@ -13,18 +13,12 @@
 
 namespace meshtrain::trainer {
 
-// In a checkpoint's metadata, for the last one of a job.
-inline constexpr std::string_view kFinalKey = "final";
-// Says so of the complete checkpoint at `path` (its own folder); what it holds stays. Errors:
-// base/file.h's; kDataLoss.
-Status MarkFinal(const std::string& path);
-
 struct EvaluateOptions {
   int64_t after_step = -1;  // checkpoints up to this step were evaluated before
   Duration poll = std::chrono::seconds(1);
   // Nothing new for so long: the job is taken to be over (kDeadlineExceeded).
   Duration patience = std::chrono::hours(24);
-  // Whether no checkpoint comes after this one; default: its metadata says "final": "true".
+  // Whether no checkpoint comes after this one; default: saving::IsFinal.
   std::function<bool(const checkpoint::Index& index)> is_final;
   Clock* clock = &SystemClock();
 };

@@ -12,8 +12,8 @@
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/mesh/tensor.h"
+#include "runtime/saving/final.h"
 #include "runtime/saving/position.h"
-#include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/config.h"
 #include "tests/support/temp_folder.h"
 
@@ -87,7 +87,7 @@ inline checkpoint::Snapshot EvenModel(int64_t step, float bias) {
 
 // The checkpoint's folder.
 inline std::string Save(const std::string& folder, checkpoint::Snapshot snapshot, bool final) {
-  if (final) snapshot.metadata[std::string(trainer::kFinalKey)] = "true";
+  if (final) snapshot.metadata[std::string(saving::kFinalKey)] = "true";
   const auto saved = checkpoint::Save(folder, snapshot);
   EXPECT_TRUE(saved.ok()) << saved.status().ToString();
   return saved.ok() ? *saved : "";

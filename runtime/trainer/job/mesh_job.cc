@@ -22,7 +22,6 @@
 #include "runtime/membership/team_options.h"
 #include "runtime/report/plan_view.h"
 #include "runtime/saving/failure.h"
-#include "runtime/saving/resume.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/mesh_saver.h"
 #include "runtime/trainer/job/say.h"
@@ -60,16 +59,16 @@ class MeshJob final : public JobStages {
     const CheckpointFolder folder = CheckpointFolderOf(job_.config, job_.manifest);
     MT_RETURN_IF_ERROR(MakeDirectories(folder.path).From(Origin::kOutput));
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_->session());
-    MeshSaver::Options saves{.folder = folder.path,
-                             .own_folder = folder.own,
-                             .spec = job_.manifest.checkpoint,
-                             .team = team_.get(),
-                             .parts_timeout = job_.config.parts_timeout,
-                             .program_hash = program_hash_,
-                             .initial_weights = std::move(initial_weights_),
-                             .finished = [this](const train::Position& p) {
-                               return saving::IsEnd(p, job_.epochs, job_.steps_per_epoch);
-                             }};
+    MeshSaver::Options saves{
+        .folder = folder.path,
+        .own_folder = folder.own,
+        .spec = job_.manifest.checkpoint,
+        .team = team_.get(),
+        .parts_timeout = job_.config.parts_timeout,
+        .program_hash = program_hash_,
+        .initial_weights = std::move(initial_weights_),
+        .epochs = job_.epochs,
+        .may_end_early = job_.manifest.program.train.early_stopping.has_value()};
     MT_ASSIGN_OR_RETURN(saver_,
                         MeshSaver::Create(std::move(saves), *session, *engine_, *job_.train));
     return OkStatus();

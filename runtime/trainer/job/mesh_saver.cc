@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/data/cursor.h"
+#include "runtime/saving/final.h"
 
 namespace meshtrain::trainer {
 
@@ -39,14 +40,17 @@ Result<std::optional<saving::Resumed>> MeshSaver::Resume(std::stop_token stop) {
 }
 
 Result<std::vector<checkpoint::Candidate>> MeshSaver::Candidates() {
-  MT_ASSIGN_OR_RETURN(
-      saving::ResumeChoice choice,
-      saving::ChooseCheckpoints({.folder = o_.folder,
-                                 .own = o_.own_folder,
-                                 .resume = o_.spec.resume || resumed_before_,
-                                 .finished = o_.finished,
-                                 .run = resumed_before_ ? std::optional(run_) : std::nullopt})
-          .From(Origin::kOutput));
+  MT_ASSIGN_OR_RETURN(saving::ResumeChoice choice,
+                      saving::ChooseCheckpoints(
+                          {.folder = o_.folder,
+                           .own = o_.own_folder,
+                           .resume = o_.spec.resume || resumed_before_,
+                           .goes_on =
+                               [this](const checkpoint::Index& index) {
+                                 return !saving::IsFinished(index, o_.epochs, o_.may_end_early);
+                               },
+                           .run = resumed_before_ ? std::optional(run_) : std::nullopt})
+                          .From(Origin::kOutput));
   run_ = choice.run;
   files_->set_replaces(std::move(choice.replaced));
   return std::move(choice.candidates);

@@ -40,8 +40,9 @@ class MeshSaver final : public Saver {
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
     std::string program_hash;
     std::vector<mesh::Tensor> initial_weights;  // in the place of the weights' own first values
-    // Whether a position is the end of the job.
-    std::function<bool(const train::Position&)> finished;
+    // What the job asks for; a run in a folder of our own that has done so much is replaced.
+    int64_t epochs = 0;
+    bool may_end_early = false;
   };
   // `engine`: prepared, over states that lie in `session`.
   static Result<std::unique_ptr<MeshSaver>> Create(Options options, execute::Session& session,

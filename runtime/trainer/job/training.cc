@@ -16,8 +16,8 @@
 #include "runtime/cluster/exit_code.h"
 #include "runtime/recipe/loop.h"
 #include "runtime/recipe/summary.h"
+#include "runtime/saving/final.h"
 #include "runtime/strategy/dataset.h"
-#include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/say.h"
 
@@ -178,7 +178,8 @@ class Training {
                         (result->end == train::FitEnd::kStopped && !stop.stop_requested()));
     if (ended) written_ = stages_->Write(stop);
   }
-  // Its error does not undo the training, whose model is left first.
+  // Its error does not undo the training, whose model is left first; nor is the job done with it,
+  // so that the next run has the text alone left to write.
   Status LeaveText() {
     if (!written_.ok()) return written_.status();
     if (!*written_ || !stages_->chief()) return OkStatus();
@@ -195,8 +196,7 @@ class Training {
       TellEarlyEnd(*result, early(), best, *reporter_);
     }
     if (written_.ok() && *written_) reporter_->AddFact("text that the model writes", **written_);
-    const bool stopped =
-        result.ok() && result->end == train::FitEnd::kStopped && stop.stop_requested();
+    const bool stopped = WasStopped(result, stop);
     const Status reported = reporter_->Finish(EndOf(result, ending, stopped));
     TellTermination(job_.config, reporter_->TerminationMessage());
     MT_RETURN_IF_ERROR(ending.training);
@@ -206,12 +206,22 @@ class Training {
       return Internal(result->message).From(Origin::kNumbers);
     }
     if (stages_->chief()) {
-      MT_RETURN_IF_ERROR(LeaveModel(best, stopped).From(Origin::kOutput));
+      MT_RETURN_IF_ERROR(LeaveModel(best).From(Origin::kOutput));
+    }
+    if (stopped) {
+      TellStopped(result->position.step);
+      return cluster::Stopped();
     }
     MT_RETURN_IF_ERROR(LeaveText());
-    if (!stopped) return OkStatus();
-    TellStopped(result->position.step);
-    return cluster::Stopped();
+    const std::string last = LastCheckpoint();
+    if (!stages_->chief() || last.empty()) return OkStatus();
+    return saving::MarkFinal(last, result->end == train::FitEnd::kStopped).From(Origin::kOutput);
+  }
+
+  // Whether the job was asked to stop before it was done, its text too.
+  bool WasStopped(const Result<train::FitResult>& result, const std::stop_token& stop) const {
+    if (written_.status().origin() == Origin::kStop) return true;
+    return result.ok() && result->end == train::FitEnd::kStopped && stop.stop_requested();
   }
 
   static Reporter::End EndOf(const Result<train::FitResult>& result,
@@ -231,18 +241,20 @@ class Training {
     return {};
   }
 
-  // The weights of step `best`, else of the last checkpoint, in one file; the last checkpoint of a
-  // job that is done says that it is.
-  Status LeaveModel(std::optional<int64_t> best, bool stopped) {
+  // The folder of the newest one; "": there is none.
+  std::string LastCheckpoint() const {
     const auto save = stages_->saver().last();
-    const std::string last = save ? save->path : resumed_from_;
+    return save ? save->path : resumed_from_;
+  }
+  // The weights of step `best`, else of the last checkpoint, in one file.
+  Status LeaveModel(std::optional<int64_t> best) {
+    const std::string last = LastCheckpoint();
     if (!last.empty()) {
       const std::string from = best ? checkpoint::CheckpointFolder(stages_->folder(), *best) : last;
       MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(from));
       MT_RETURN_IF_ERROR(checkpoint->Export(ModelPath(job_.config), [this](std::string_view name) {
         return weights_.contains(name);
       }));
-      if (!stopped) MT_RETURN_IF_ERROR(MarkFinal(last));
     }
     TellResults(job_.config, *reporter_, last);
     return OkStatus();

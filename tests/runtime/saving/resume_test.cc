@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/save.h"
+#include "runtime/saving/final.h"
 #include "tests/support/temp_folder.h"
 
 namespace meshtrain::saving {
@@ -21,11 +22,14 @@ TEST(ResumeTest, TheEndIsALastEpochsLastBatch) {
   EXPECT_FALSE(IsEnd({.step = 20, .epoch = 2, .batch = 0}, 3, 10));
 }
 
-// Of run `run`; "" is of a version that did not number them.
-void SaveStep(const std::string& folder, int64_t step, const std::string& run = "") {
+// Of run `run`; "" is of a version that did not number them. `final`: the last one of a job that is
+// done.
+void SaveStep(const std::string& folder, int64_t step, const std::string& run = "",
+              bool final = false) {
   const mesh::Tensor value = mesh::Tensor::Scalar(1.0f);
   checkpoint::Snapshot snapshot{.step = step};
   snapshot.metadata = {{"epoch", std::to_string(step / 10)}, {"batch", "0"}};
+  if (final) snapshot.metadata[std::string(kFinalKey)] = "true";
   if (!run.empty()) snapshot.metadata[std::string(kRunKey)] = run;
   snapshot.variables.push_back({"w", value.type(), "", {{{}, value}}});
   ASSERT_TRUE(checkpoint::Save(folder, snapshot, {.keep = 0}).ok());
@@ -44,7 +48,10 @@ class ChooseTest : public ::testing::Test {
     return ChooseCheckpoints({.folder = folder_.path(),
                               .own = true,
                               .resume = resume,
-                              .finished = [](const train::Position& p) { return IsEnd(p, 3, 10); },
+                              .goes_on =
+                                  [](const checkpoint::Index& index) {
+                                    return !IsFinished(index, 3, /*may_end_early=*/false);
+                                  },
                               .run = run});
   }
   std::string At(int64_t step) const { return checkpoint::CheckpointFolder(folder_.path(), step); }
@@ -64,7 +71,7 @@ TEST_F(ChooseTest, AUsersFolderIsGoneOnFromOrRefused) {
 }
 
 TEST_F(ChooseTest, AFinishedRunIsReplacedAndStaysUntilThen) {
-  for (const int64_t step : {10, 20, 30}) SaveStep(folder_.path(), step);
+  for (const int64_t step : {10, 20, 30}) SaveStep(folder_.path(), step, "", step == 30);
   const auto anew = Choose();
   ASSERT_TRUE(anew.ok());
   EXPECT_TRUE(anew->candidates.empty());
@@ -95,6 +102,27 @@ TEST_F(ChooseTest, ARunThatIsNotFinishedIsGoneOnWith) {
   EXPECT_EQ(anew->run, 5);
   EXPECT_EQ(anew->replaced.size(), 2u);
   EXPECT_EQ(Count(), 2u);
+}
+
+// It stands behind its last step, and was stopped or killed before it was done.
+TEST_F(ChooseTest, ARunThatHasNoStepLeftIsGoneOnWithUntilItIsDone) {
+  for (const int64_t step : {20, 30}) SaveStep(folder_.path(), step, "4");
+  EXPECT_EQ(Steps(*Choose()), (std::vector<int64_t>{30, 20}));
+  EXPECT_EQ(Choose()->run, 4);
+  EXPECT_TRUE(Choose()->replaced.empty());
+  ASSERT_TRUE(MarkFinal(At(30)).ok());
+  EXPECT_TRUE(Choose()->candidates.empty());
+  EXPECT_EQ(Choose()->run, 5);
+}
+
+TEST_F(ChooseTest, AFinishedRunIsGoneOnWithOnlyWhereTheJobSaysSo) {
+  SaveStep(folder_.path(), 20, "4", /*final=*/true);
+  EXPECT_EQ(Steps(*Choose()), std::vector<int64_t>{20}) << "three epochs are asked for";
+  ResumeOptions options{.folder = folder_.path(), .own = true};
+  EXPECT_TRUE(ChooseCheckpoints(options)->candidates.empty());
+  // A checkpoint behind it is of a run that goes on already.
+  SaveStep(folder_.path(), 25, "4");
+  EXPECT_EQ(Steps(*ChooseCheckpoints(options)), (std::vector<int64_t>{25, 20}));
 }
 
 TEST_F(ChooseTest, OneThatCannotBeReadIsLeftToWhoLoadsIt) {

@@ -6,6 +6,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/saving/final.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/temp_folder.h"
 
@@ -17,7 +18,7 @@ using testing_folder::TempFolder;
 
 void SaveAt(const std::string& folder, int64_t step, bool final = false, int keep = 0) {
   checkpoint::Snapshot snapshot{.step = step};
-  if (final) snapshot.metadata[std::string(kFinalKey)] = "true";
+  if (final) snapshot.metadata[std::string(saving::kFinalKey)] = "true";
   const mesh::Tensor value = mesh::Tensor::Scalar(static_cast<float>(step));
   snapshot.variables.push_back({"w", value.type(), "", {{{}, value}}});
   const auto saved = checkpoint::Save(folder, snapshot, {.keep = keep});
@@ -69,7 +70,7 @@ TEST(EvaluateLoopTest, EndsWhenTheNewestIsMarkedLater) {
   int polls = 0;
   clock.on_sleep = [&](Duration) {
     if (++polls < 3) return;
-    const Status marked = MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20));
+    const Status marked = saving::MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20));
     EXPECT_TRUE(marked.ok()) << marked.ToString();
   };
   Watched watched;
@@ -79,12 +80,12 @@ TEST(EvaluateLoopTest, EndsWhenTheNewestIsMarkedLater) {
   const auto checkpoint = Checkpoint::Open(checkpoint::CheckpointFolder(folder.path(), 20));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   EXPECT_TRUE((*checkpoint)->Verify().ok());
-  EXPECT_TRUE(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20)).ok());
+  EXPECT_TRUE(saving::MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20)).ok());
   // An evaluator that had finished and is started again has nothing to wait for.
   EXPECT_EQ(
       *EvaluateLoop(folder.path(), std::ref(watched), {.after_step = 20, .clock = &clock}, {}), 0);
   EXPECT_EQ(watched.steps, (std::vector<int64_t>{10, 20}));
-  EXPECT_EQ(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 30)).code(),
+  EXPECT_EQ(saving::MarkFinal(checkpoint::CheckpointFolder(folder.path(), 30)).code(),
             StatusCode::kNotFound);
 }
 

@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "runtime/base/file.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
+#include "runtime/saving/final.h"
 #include "runtime/trainer/job/training.h"
 #include "tests/support/temp_folder.h"
 
@@ -19,6 +22,8 @@ namespace {
 
 using nlohmann::json;
 using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr char kRerunManifest[] = R"(
@@ -73,6 +78,27 @@ class RerunTest : public ::testing::Test {
     return values;
   }
 
+  std::string At(int64_t step) const {
+    return checkpoint::CheckpointFolder(output() + "/checkpoints", step);
+  }
+  // As the run left it that was killed before it was done.
+  void Unmark(int64_t step) const {
+    const std::string file = At(step) + "/" + std::string(checkpoint::kIndexName);
+    checkpoint::Index index = checkpoint::Index::Parse(ReadFile(file).value(), file).value();
+    EXPECT_TRUE(saving::IsFinal(index));
+    index.metadata.erase(std::string(saving::kFinalKey));
+    index.metadata.erase(std::string(saving::kEndedEarlyKey));
+    EXPECT_EQ(WriteFileAtomically(file, index.ToJson()), OkStatus());
+  }
+  bool IsFinal(int64_t step) const {
+    const auto checkpoint = checkpoint::Checkpoint::Open(At(step));
+    return checkpoint.ok() && saving::IsFinal((*checkpoint)->index());
+  }
+  std::string Model() const {
+    const auto bytes = ReadFile(output() + "/model.safetensors");
+    return bytes.ok() ? *bytes : "";
+  }
+
   const testing_folder::TempFolder folder_;
   std::string said_;
 };
@@ -87,6 +113,23 @@ TEST_F(RerunTest, EveryValidationOfSomeStepsIsOfTheSameExamples) {
   ASSERT_EQ(Run({slow, {"epochs: 3", "validation: {steps: 2}, epochs: 5"}}), OkStatus());
   EXPECT_THAT(Of("val_loss"), SizeIs(5));
   EXPECT_THAT(Of("val_loss"), Each(first[0])) << "of a run that goes on too";
+}
+
+// Its last step was saved by its number, the validation behind it was not done.
+TEST_F(RerunTest, ARunThatDidNotEndItsLastValidationHasThatAloneLeft) {
+  ASSERT_EQ(Run(), OkStatus());
+  const std::vector<double> figures = Of("val_loss");
+  ASSERT_THAT(figures, SizeIs(3));
+  const std::string model = Model();
+  Unmark(30);
+  ASSERT_EQ(Run(), OkStatus());
+  EXPECT_THAT(said_, HasSubstr("resuming from " + At(30) + " at step 30"));
+  EXPECT_THAT(Of("loss"), SizeIs(30));
+  EXPECT_EQ(Of("val_loss"), figures);
+  EXPECT_EQ(Model(), model);
+  EXPECT_TRUE(IsFinal(30));
+  ASSERT_EQ(Run(), OkStatus());
+  EXPECT_THAT(said_, Not(HasSubstr("resuming from"))) << "done, it is replaced";
 }
 
 }  // namespace

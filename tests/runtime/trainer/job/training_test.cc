@@ -16,9 +16,9 @@
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/data/cursor.h"
+#include "runtime/saving/final.h"
 #include "runtime/saving/position.h"
 #include "runtime/strategy/dataset.h"
-#include "runtime/trainer/evaluate_loop.h"
 #include "tests/support/temp_folder.h"
 
 namespace meshtrain::trainer {
@@ -55,6 +55,7 @@ struct Script {
   std::optional<Status> begin_again;  // what it ends with from the second round on
   std::optional<int64_t> resume_at;   // a checkpoint that lies there
   std::stop_source* stop_at_three = nullptr;
+  Result<std::optional<std::string>> text = std::optional<std::string>();  // what Write gives
 
   std::vector<std::string> called;
   std::vector<int64_t> starts, saved;
@@ -136,6 +137,7 @@ class CountingStages final : public JobStages, Saver {
     strategy::PipelineBatches batches(*job_.train);
     return train::Fit(runner, batches, work.options, work.callbacks, stop);
   }
+  Result<std::optional<std::string>> Write(std::stop_token) override { return script_.text; }
   Ending End(const Result<train::FitResult>& result, std::stop_token) override {
     script_.called.emplace_back("End");
     if (!script_.again.contains(round_)) return {.training = result.status()};
@@ -213,7 +215,8 @@ class TrainingTest : public ::testing::Test {
   bool IsFinal(int64_t step) const {
     const auto checkpoint =
         checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(output() + "/checkpoints", step));
-    return checkpoint.ok() && (*checkpoint)->index().metadata.contains(std::string(kFinalKey));
+    return checkpoint.ok() &&
+           (*checkpoint)->index().metadata.contains(std::string(saving::kFinalKey));
   }
 
   const testing_folder::TempFolder folder_;
@@ -274,6 +277,31 @@ TEST_F(TrainingTest, AStoppedJobSavesAndIsNotDone) {
       Read("report.html"),
       HasSubstr(R"("phase":"stopped","why":"asked to stop at step 3; run again to go on")"));
   EXPECT_EQ(script_.closed->origin(), Origin::kStop);
+}
+
+// The text alone is left to the next run, after a stop as after an error.
+TEST_F(TrainingTest, AJobIsDoneWithItsText) {
+  const Status error = InvalidArgument("a layer looks ahead").From(Origin::kManifest);
+  const Status stop = Cancelled("generate: stopped").From(Origin::kStop);
+  for (const Status& why : {stop, error}) {
+    script_.text = why;
+    const Status end = Train();
+    EXPECT_EQ(end.origin(), why.origin()) << end.ToString();
+    EXPECT_EQ(Model(), 15);
+    EXPECT_FALSE(IsFinal(15));
+    EXPECT_FALSE(Has("generated.txt"));
+    EXPECT_THAT(
+        Read("report.html"),
+        HasSubstr(why == stop
+                      ? R"("phase":"stopped","why":"asked to stop at step 15; run again to go on")"
+                      : R"("phase":"failed","why":"a layer looks ahead")"));
+  }
+  script_.text = std::optional<std::string>("once upon a time");
+  EXPECT_EQ(Train(), OkStatus());
+  EXPECT_THAT(script_.starts, ElementsAre(0, 15, 15));
+  EXPECT_THAT(script_.saved, ElementsAre(5, 10, 15));
+  EXPECT_EQ(Read("generated.txt"), "once upon a time");
+  EXPECT_TRUE(IsFinal(15));
 }
 
 TEST_F(TrainingTest, AnErrorOfAStepEndsTheJobWithItAndTheReportStays) {
