@@ -48,6 +48,7 @@ class Fitting {
     for (Callback* callback : callbacks_) {
       MT_RETURN_IF_ERROR(callback->OnTrainBegin(result_.position));
     }
+    if (BeginsBehindAnEpoch()) MT_RETURN_IF_ERROR(AskCallbacks());
     while (result_.position.epoch < o_.epochs && result_.end == FitEnd::kFinished) {
       MT_RETURN_IF_ERROR(Epoch());
     }
@@ -58,6 +59,13 @@ class Fitting {
  private:
   int64_t StepsPerEpoch() const {
     return o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
+  }
+
+  // A run that a callback had ended there has nothing left to train, whatever kept it from saying
+  // that it was done.
+  bool BeginsBehindAnEpoch() const {
+    const Position& at = o_.start;
+    return at.epoch < o_.epochs && at.batch == 0 && at.history && !at.history->empty();
   }
 
   // An epoch that has more batches behind it than it has would end without a step.

@@ -132,7 +132,8 @@ class Callback {
   // After the epoch's validation; `position` is where the next epoch begins.
   virtual Status OnEpochEnd(const EpochInfo&, const Position&) { return OkStatus(); }
   virtual Status OnTrainEnd(const FitResult&) { return OkStatus(); }
-  // Asked after each step and epoch: why training is to end here; nothing: it goes on.
+  // Asked after each step and epoch, and before the first step where epochs are known to lie behind
+  // it: why training is to end here; nothing: it goes on.
   virtual std::optional<std::string> WantsStop() const { return std::nullopt; }
 };
 

@@ -59,6 +59,32 @@ TEST(FitTest, EarlyStoppingGoesOnCountingWhereAResumedJobStood) {
   EXPECT_EQ(stopping.WantsStop(), std::nullopt);
 }
 
+TEST(FitTest, WhatEarlyStoppingHasEndedIsNotTrainedOn) {
+  FakeRunner runner;  // validation gives 10, 20, 30: never better than the first
+  FakeData data(2), test(1);
+  EarlyStopping stopping("val_loss", 2);
+  Callback* callbacks[] = {&stopping};
+  const auto ended = Fit(runner, data, {.epochs = 10, .validation = &test}, callbacks, {});
+  ASSERT_TRUE(ended.ok());
+  ASSERT_EQ(runner.steps, 6);
+  const auto again = Fit(
+      runner, data, {.epochs = 10, .validation = &test, .start = ended->position}, callbacks, {});
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(runner.steps, 6);
+  EXPECT_EQ(again->end, FitEnd::kStopped);
+  EXPECT_EQ(again->message, ended->message);
+  EXPECT_EQ(again->history.size(), 3u);
+  // Whose patience is longer trains on; behind the last epoch nobody is asked.
+  EarlyStopping patient("val_loss", 3);
+  Callback* others[] = {&patient};
+  const auto more =
+      Fit(runner, data, {.epochs = 10, .validation = &test, .start = ended->position}, others, {});
+  ASSERT_TRUE(more.ok());
+  EXPECT_EQ(runner.steps, 8);
+  EXPECT_EQ(Fit(runner, data, {.epochs = 3, .start = ended->position}, callbacks, {})->end,
+            FitEnd::kFinished);
+}
+
 TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
   FakeRunner runner;  // validation gives 10, 20, 30: never better than the first
   FakeData data(1), test(1);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -130,6 +131,31 @@ TEST_F(RerunTest, ARunThatDidNotEndItsLastValidationHasThatAloneLeft) {
   EXPECT_TRUE(IsFinal(30));
   ASSERT_EQ(Run(), OkStatus());
   EXPECT_THAT(said_, Not(HasSubstr("resuming from"))) << "done, it is replaced";
+}
+
+// Also where it was killed between its last save and its mark.
+TEST_F(RerunTest, ARunThatStoppedEarlyIsReplacedAndNotTrainedOn) {
+  const Edits early = {
+      {"epochs: 3", "early_stopping: {monitor: val_loss, patience: 1, min_delta: 9}, epochs: 30"}};
+  Edits by_epoch = early;
+  by_epoch.emplace_back("checkpoint: {everySteps: 10}", "");
+  for (const Edits& edits : {early, by_epoch}) {
+    std::filesystem::remove_all(output());
+    ASSERT_EQ(Run(edits), OkStatus());
+    EXPECT_THAT(Of("loss"), SizeIs(20));
+    const std::vector<double> figures = Of("val_loss");
+    Unmark(20);
+    ASSERT_EQ(Run(edits), OkStatus());
+    EXPECT_THAT(said_, HasSubstr("resuming from " + At(20) + " at step 20"));
+    EXPECT_THAT(said_, HasSubstr("stopped early: step 20: val_loss has not been better than"));
+    EXPECT_THAT(Of("loss"), SizeIs(20));
+    EXPECT_EQ(Of("val_loss"), figures);
+    EXPECT_TRUE(IsFinal(20));
+    ASSERT_EQ(Run(edits), OkStatus());
+    EXPECT_THAT(said_, Not(HasSubstr("resuming from")));
+    EXPECT_THAT(Of("loss"), SizeIs(20));
+    EXPECT_FALSE(checkpoint::Checkpoint::Open(At(21)).ok());
+  }
 }
 
 }  // namespace
