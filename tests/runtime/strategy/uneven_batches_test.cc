@@ -169,7 +169,7 @@ TEST(ReplicasTest, AReplicaWithoutExamplesNormalizesNothing) {
     nn::BatchNormalizationOptions options;
     options.scale = scale;
     nn::Sequential model(nn::BatchNormalization(options), nn::Dense(1));
-    const auto sgd = train::Sgd(0.1);
+    const auto sgd = train::Sgd({.common = {.learning_rate = 0.1}});
     const ReplicaFunction step("step", [&](Value x) -> Value {
       const nn::ContextScope training({.training = true});
       const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square(model(x)), {1}));
