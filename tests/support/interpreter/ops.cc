@@ -334,9 +334,12 @@ Array Overlaid(const Operands& x, const TensorType& type) {
 Array MaskPad(const Op& op, const Array& x, const TensorType& type, const Standpoint& here) {
   const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
   const int64_t start = ShardAlong(op, here) * type.dims[dim];
+  const double value = op.attrs.Double("value");
+  const Number pad =
+      type.dtype == mesh::DType::kI64 ? static_cast<Number>(mesh::ToI64(value)) : Number{value};
   Array out = x;
   ForEach(type.dims, [&](const Dims& index, int64_t at) {
-    if (start + index[dim] >= op.attrs.Int("size")) out.at[at] = op.attrs.Double("value");
+    if (start + index[dim] >= op.attrs.Int("size")) out.at[at] = pad;
   });
   return out;
 }
