@@ -218,8 +218,10 @@ TEST(DataTest, APathIsNotEmpty) {
 
 // kImages with two texts of these options, one of t.txt; the mistake without its place.
 std::string MistakeOfTexts(const std::string& train, const std::string& test,
-                           const std::string& tested = "./t.txt") {
+                           const std::string& tested = "./t.txt", bool takes = false) {
   std::string text = WithText(train);
+  const std::string take = ", take: 50";
+  if (!takes) text.erase(text.find(take), take.size());
   const std::string was = "image_folder: {folder: data/test/}";
   text.replace(text.find(was), was.size(), "text: {file: " + tested + ", length: 8" + test + "}");
   const std::string mistake = Mistakes(text);
@@ -245,6 +247,8 @@ TEST(DataTest, WhatIsEvaluatedOfATextIsNotWhatIsTrainedOn) {
   // Nothing is kept apart, or it is of another text.
   EXPECT_EQ(MistakeOfTexts("", ""), "");
   EXPECT_EQ(MistakeOfTexts("", validation, "u.txt"), "");
+  // How far the first windows reach, the text's length says.
+  EXPECT_EQ(MistakeOfTexts("", validation, "./t.txt", /*takes=*/true), "");
   const std::string expected =
       "program.data.test.text: expected the part of this file that data.train leaves, of the same "
       "validation_split, got: ";
