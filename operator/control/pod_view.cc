@@ -201,6 +201,7 @@ Result<Pod> ParsePod(std::string_view text) {
   seen.attempt = static_cast<int32_t>(
       ParseInt(Text(At(metadata, "annotations"), cluster::kAnnotationAttempt.data())).value_or(0));
   seen.cluster = Text(At(metadata, "annotations"), cluster::kAnnotationCluster.data());
+  seen.job_uid = Text(At(metadata, "annotations"), cluster::kAnnotationJobUid.data());
   seen.created = Time(metadata, "creationTimestamp").value_or(TimePoint());
   if (const auto due = Time(metadata, "deletionTimestamp")) {
     seen.delete_due = due;

@@ -170,6 +170,7 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   Json& annotations = Object(&meta, "annotations");
   annotations[Text(cluster::kAnnotationAttempt)] = std::to_string(pod.attempt);
   annotations[Text(cluster::kAnnotationCluster)] = cluster_stamp_;
+  annotations[Text(cluster::kAnnotationJobUid)] = job_.metadata.uid;
   meta["name"] = pod.name;
   meta["namespace"] = job_.metadata.namespace_name;
   meta["ownerReferences"] = Json::array({Json::parse(OwnerReference(job_))});

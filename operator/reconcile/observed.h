@@ -38,6 +38,7 @@ struct PodSeen {
   std::string controller_uid;
   int32_t attempt = 0;  // kAnnotationAttempt
   std::string cluster;  // kAnnotationCluster; empty: made before there was one
+  std::string job_uid;  // kAnnotationJobUid; empty: as above, or made by somebody else
   TimePoint created;    // the API server's clock
   // metadata.deletionTimestamp minus deletionGracePeriodSeconds: when the deletion was asked for,
   // by the API server's clock.

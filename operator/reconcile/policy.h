@@ -38,7 +38,8 @@ struct View {
   TimePoint stamp;  // now in whole seconds, as times in a status are
 
   std::map<TaskId, const PodSeen*> ours;  // controlled by this job, under the names that it gives
-  std::map<TaskId, const PodSeen*> orphans;  // to adopt
+  std::map<TaskId, const PodSeen*>
+      orphans;                         // made for this job, and without a controller: to adopt
   std::vector<const PodSeen*> strays;  // ours by controller, but our labels are gone: to release
   std::map<std::string, const PodSeen*> foreign;  // under a name that we want
 

@@ -18,13 +18,16 @@ View::View(const api::TrainingJob& the_job, const Observed& the_seen, TimePoint 
   // are unique.
   for (const PodSeen& pod : seen.pods) {
     const bool named = pod.task && pod.name == cluster::PodName(job.metadata.name, *pod.task);
-    const bool controlled = !job.metadata.uid.empty() && pod.controller_uid == job.metadata.uid;
+    const bool known = !job.metadata.uid.empty();
+    const bool controlled = known && pod.controller_uid == job.metadata.uid;
+    // A former job's pod has another attempt, token and cluster, and its end is none of this job.
+    const bool made_for_us = known && pod.job_uid == job.metadata.uid;
     if (controlled && !pod.matches_selector) {
       if (!pod.delete_requested) strays.push_back(&pod);
       foreign.emplace(pod.name, &pod);
     } else if (controlled && named) {
       ours.emplace(*pod.task, &pod);
-    } else if (pod.controller_uid.empty() && pod.matches_selector && named &&
+    } else if (pod.controller_uid.empty() && made_for_us && pod.matches_selector && named &&
                !pod.delete_requested) {
       orphans.emplace(*pod.task, &pod);
     } else {

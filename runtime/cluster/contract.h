@@ -72,6 +72,8 @@ inline constexpr std::string_view kLabelLeader = "meshtrain.dev/leader";
 inline constexpr std::string_view kAnnotationAttempt = "meshtrain.dev/attempt";
 // Which cluster the pod was told: pods of one job that can run at once have it alike.
 inline constexpr std::string_view kAnnotationCluster = "meshtrain.dev/cluster";
+// The uid of the job that the pod was made for: by it alone a pod without an owner is known.
+inline constexpr std::string_view kAnnotationJobUid = "meshtrain.dev/job-uid";
 
 // --- ports
 // ------------------------------------------------------------------------------------------------------------

@@ -276,7 +276,7 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     pod.name = w->name;
     pod.uid = "pod-" + std::to_string(++uids_);
     pod.task = w->task;
-    pod.controller_uid = cached.metadata.uid;
+    pod.controller_uid = pod.job_uid = cached.metadata.uid;
     pod.attempt = w->attempt;
     pod.created = std::chrono::floor<std::chrono::seconds>(ServerNow());
     pod.cluster = reconcile::ClusterStamp(cached, {});

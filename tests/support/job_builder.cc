@@ -84,7 +84,7 @@ PodSeen MakePod(const api::TrainingJob& job, cluster::TaskId task, PodPhase phas
   pod.name = cluster::PodName(job.metadata.name, task);
   pod.uid = "pod-" + cluster::ToString(task);
   pod.task = task;
-  pod.controller_uid = job.metadata.uid;
+  pod.controller_uid = pod.job_uid = job.metadata.uid;
   pod.created = At(0);
   pod.phase = phase;
   pod.ready = phase == PodPhase::kRunning;

@@ -13,6 +13,13 @@ constexpr std::chrono::minutes kAskForMountsAgain{5};
 
 enum class Names : uint8_t { kFree, kTaken };
 
+// Who has a name that we need. What is seen has our labels: without an owner, it was left behind.
+std::string Holder(const std::string& controller_uid) {
+  return controller_uid.empty()
+             ? "has no owner: a former job left it when it was deleted with --cascade=orphan"
+             : "belongs to another";
+}
+
 // Asks for the Services that are missing; a foreign one of a name that we need blocks the job.
 Names Services(const View& view, bool may_ask, Draft* draft) {
   const auto seen = [&](const std::string& name) {
@@ -39,7 +46,7 @@ Names Services(const View& view, bool may_ask, Draft* draft) {
       names = Names::kTaken;
     } else if (found->controller_uid != uid) {
       draft->Wait(Reason::kNameTaken,
-                  "a Service of the name " + service.name + " belongs to another");
+                  "a Service of the name " + service.name + " " + Holder(found->controller_uid));
       names = Names::kTaken;
     }
   }
@@ -68,8 +75,9 @@ std::vector<CreatePod> Missing(const View& view, Draft* draft) {
       if (const auto other = view.foreign.find(name); other != view.foreign.end()) {
         const bool going = other->second->delete_requested.has_value();
         draft->Wait(going ? Reason::kNameHeld : Reason::kNameTaken,
-                    "the pod " + name +
-                        (going ? " of a former job is still going away" : " belongs to another"));
+                    "the pod " + name + " " +
+                        (going ? "of a former job is still going away"
+                               : Holder(other->second->controller_uid)));
         continue;
       }
       missing.push_back({.name = name, .task = task, .attempt = draft->next.recovery.attempt});
@@ -137,7 +145,7 @@ void Children(const View& view, bool may_create, Draft* draft) {
   for (const auto& [task, pod] : view.orphans) {
     if (!view.Wanted(task)) continue;
     draft->Add(Phase::kRemove, AdoptPod{.name = pod->name, .uid = pod->uid},
-               "it has our labels, its name is ours and it has no controller");
+               "it was made for this job and has no controller");
   }
   for (const PodSeen* pod : view.strays) {
     draft->Add(Phase::kRemove, ReleasePod{.name = pod->name, .uid = pod->uid},

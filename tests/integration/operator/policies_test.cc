@@ -149,25 +149,17 @@ TEST_F(PoliciesTest, AdoptsAndReleasesLeavingOtherOwnersInPlace) {
   Kubectl({"create", "configmap", "mine"});
   const std::string mine =
       Get({"", "v1", "configmaps"}, "mine")["metadata"]["uid"].get<std::string>();
-  json pod = {
-      {"apiVersion", "v1"},
-      {"kind", "Pod"},
-      {"metadata",
-       {{"name", "mnist-worker-0"},
-        {"labels",
-         {{"meshtrain.dev/job-name", "mnist"},
-          {"meshtrain.dev/replica-type", "worker"},
-          {"meshtrain.dev/replica-index", "0"},
-          {"app.kubernetes.io/managed-by", "meshtrain-operator"}}},
-        {"ownerReferences",
-         {{{"apiVersion", "v1"}, {"kind", "ConfigMap"}, {"name", "mine"}, {"uid", mine}}}}}},
-      {"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
-  Kubectl({"create", "-f", "-"}, pod.dump());
   ApplyJob("mnist", 0, 2);
   ASSERT_TRUE(WaitForPods("mnist", 2));
+  const std::set<std::string> before = Uids("mnist");
+  // Somebody gives it another owner instead of its job.
+  const json owner = {{"apiVersion", "v1"}, {"kind", "ConfigMap"}, {"name", "mine"}, {"uid", mine}};
+  Kubectl({"patch", "pod", "mnist-worker-0", "--type=merge", "-p",
+           json{{"metadata", {{"ownerReferences", json::array({owner})}}}}.dump()});
   EXPECT_TRUE(Eventually([&] {
     return Owners(kube::Pods(), "mnist-worker-0") == "TrainingJob ConfigMap ";
   })) << Owners(kube::Pods(), "mnist-worker-0");
+  EXPECT_EQ(Uids("mnist"), before);
   Kubectl({"label", "pod", "mnist-worker-0", "--overwrite", "meshtrain.dev/job-name=other"});
   EXPECT_TRUE(Eventually([&] { return Owners(kube::Pods(), "mnist-worker-0") == "ConfigMap "; }))
       << Owners(kube::Pods(), "mnist-worker-0");

@@ -11,7 +11,7 @@ constexpr char kPod[] = R"({
  "apiVersion":"v1","kind":"Pod",
  "metadata":{"name":"mnist-worker-3","namespace":"ml","uid":"u1","resourceVersion":"77",
   "creationTimestamp":"2026-01-02T03:04:05Z","deletionTimestamp":"2026-01-02T03:10:30Z","deletionGracePeriodSeconds":30,
-  "annotations":{"meshtrain.dev/attempt":"2"},
+  "annotations":{"meshtrain.dev/attempt":"2","meshtrain.dev/job-uid":"j0"},
   "labels":{"app.kubernetes.io/managed-by":"meshtrain-operator","meshtrain.dev/job-name":"mnist",
             "meshtrain.dev/replica-type":"worker","meshtrain.dev/replica-index":"3","meshtrain.dev/leader":"true"},
   "managedFields":[{"manager":"x"}],
@@ -41,6 +41,7 @@ TEST(PodViewTest, KeepsWhatDecisionsRead) {
   want.seen.task = cluster::TaskId{.role = cluster::Role::kWorker, .index = 3};
   want.seen.controller_uid = "j1";
   want.seen.attempt = 2;
+  want.seen.job_uid = "j0";
   want.seen.created = *ParseTime("2026-01-02T03:04:05Z");
   want.seen.delete_due = ParseTime("2026-01-02T03:10:30Z");
   want.seen.delete_requested = ParseTime("2026-01-02T03:10:00Z");

@@ -38,6 +38,7 @@ TEST(ChildrenTest, PodCarriesNameLabelsOwnerAndConfig) {
       "name": "mnist-worker-0", "namespace": "ml",
       "annotations": {"meshtrain.dev/attempt": "2", "meshtrain.dev/cluster": ")" +
                                                    ClusterStamp(job, {}) + R"(",
+                      "meshtrain.dev/job-uid": "uid-1",
                       "kubectl.kubernetes.io/default-container": "trainer"},
       "labels": {"app.kubernetes.io/managed-by": "meshtrain-operator", "meshtrain.dev/job-name": "mnist",
                  "meshtrain.dev/replica-index": "0", "meshtrain.dev/replica-type": "worker"},

@@ -41,11 +41,47 @@ TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
 
   Scene service(MakeJob("mnist").Workers(2));
   service.seen.services = {{.name = "mnist", .controller_uid = ""}};
-  EXPECT_EQ(service.Look(0),
-            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
-            "is created\nwarn NameTaken: a Service of the name mnist belongs to another\n");
+  EXPECT_EQ(
+      service.Look(0),
+      "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
+      "is created\nwarn NameTaken: a Service of the name mnist has no owner: a former job left "
+      "it when it was deleted with --cascade=orphan\n");
+  service.seen.services = {{.name = "mnist", .controller_uid = "another"}};
+  service.Look(10);
   EXPECT_EQ(service.status().conditions[ConditionType::kWaiting].message,
             "a Service of the name mnist belongs to another");
+}
+
+// Deleted with --cascade=orphan and made again: what it left has another token and other attempts,
+// and a chief that has succeeded did so for the job before.
+TEST(NamesTest, WhatAFormerJobLeftWithoutAnOwnerIsNotThisJobs) {
+  for (const char* uid : {"the former uid", ""}) {  // "": made before pods said whose they are
+    Scene scene(MakeJob("mnist").Chief().Workers(1));
+    scene.seen.services = {{.name = "mnist", .controller_uid = scene.job.metadata.uid}};
+    for (PodSeen pod : {EndedPod(scene.job, kChief, 0), MakePod(scene.job, kWorker0)}) {
+      pod.controller_uid.clear();
+      pod.job_uid = uid;
+      scene.Pod(pod);
+    }
+    EXPECT_EQ(scene.Look(1),
+              "patch status Waiting Created=JobCreated Waiting=NameTaken\n"
+              "tell JobCreated: the job is created\n"
+              "warn NameTaken: the pod mnist-chief-0 has no owner: a former job left it when it "
+              "was deleted with --cascade=orphan\n");
+    EXPECT_FALSE(scene.Is(ConditionType::kSucceeded));
+    scene.seen.pods.clear();
+    EXPECT_THAT(scene.Look(10), HasSubstr("create pod mnist-chief-0"));
+  }
+}
+
+TEST(NamesTest, PodsThatSayNothingOfTheirJobAreItsOwnWhereItOwnsThem) {
+  Scene scene(MakeJob("mnist").Chief().Workers(1));
+  scene.Running();
+  for (PodSeen& pod : scene.seen.pods) pod.job_uid.clear();
+  scene.Look(10);
+  EXPECT_EQ(scene.Look(20), "");
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
+  EXPECT_EQ(scene.status().restarts, 0);
 }
 
 TEST(NamesTest, ANewJobWaitsForThePodsOfTheOneBefore) {
