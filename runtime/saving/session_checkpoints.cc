@@ -51,6 +51,8 @@ class SessionCheckpoints::Impl {
   bool shared() const { return o_.team == nullptr || o_.shared; }
   // Saves of the team's incarnation from now on; what one before left without its parts is over.
   void Renew();
+  // An error of one that does not fit, with what to do about it.
+  Status Advised(const Status& error) const;
   Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
   // The position and the cursor.
   static Status ReadPlace(const checkpoint::Index& index, const std::string& path, Loaded* loaded);
@@ -158,18 +160,21 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Impl::Re
   }
   if (!taken) return std::optional<Restored>();
   if (o_.data != nullptr && loaded.cursor) {
-    MT_RETURN_IF_ERROR(o_.data->Restore(*loaded.cursor).At(loaded.at.path).From(Origin::kOutput));
+    MT_RETURN_IF_ERROR(
+        Advised(o_.data->Restore(*loaded.cursor).At(loaded.at.path)).From(Origin::kOutput));
   }
   MT_RETURN_IF_ERROR(WriteShards(session_, variables_, loaded.shards));
   return std::optional(std::move(loaded.at));
 }
 
+Status SessionCheckpoints::Impl::Advised(const Status& error) const {
+  if (error.ok() || o_.advice.empty()) return error;
+  return error.WithMessage(error.message() + "; " + o_.advice);
+}
+
 Status SessionCheckpoints::Impl::CheckFits(const checkpoint::Index& index,
                                            const std::string& path) const {
-  if (const Status fits = saving::CheckFits(index, path, variables_); !fits.ok()) {
-    if (o_.advice.empty()) return fits;
-    return fits.WithMessage(fits.message() + "; " + o_.advice);
-  }
+  MT_RETURN_IF_ERROR(Advised(saving::CheckFits(index, path, variables_)));
   const std::string& saved_by = index.program_hash;
   if (chief() && !o_.program_hash.empty() && !saved_by.empty() && saved_by != o_.program_hash) {
     LogWarning("the program has changed since the checkpoint; its states fit and are taken",

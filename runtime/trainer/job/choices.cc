@@ -21,6 +21,11 @@ std::string JobName(const manifest::Manifest& manifest) {
   return manifest.name.empty() ? "program" : manifest.name;
 }
 
+std::string CheckpointFolder::advice() const {
+  return own ? "give another --output, or `checkpoint.resume: Never` to begin anew"
+             : "give another `checkpoint.path`";
+}
+
 CheckpointFolder CheckpointFolderOf(const JobConfig& config, const manifest::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) return {config.output + "/checkpoints", true};
   return {manifest.checkpoint.path, false};

@@ -26,6 +26,8 @@ std::string JobName(const manifest::Manifest& manifest);
 struct CheckpointFolder {
   std::string path;
   bool own = false;
+  // What to do about a checkpoint in it that the job cannot go on from.
+  std::string advice() const;
 };
 CheckpointFolder CheckpointFolderOf(const JobConfig& config, const manifest::Manifest& manifest);
 

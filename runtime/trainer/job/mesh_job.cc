@@ -68,6 +68,7 @@ class MeshJob final : public JobStages {
         .program_hash = program_hash_,
         .initial_weights = std::move(initial_weights_),
         .epochs = job_.epochs,
+        .steps_per_epoch = job_.steps_per_epoch,
         .may_end_early = job_.manifest.program.train.early_stopping.has_value()};
     MT_ASSIGN_OR_RETURN(saver_,
                         MeshSaver::Create(std::move(saves), *session, *engine_, *job_.train));

@@ -4,6 +4,9 @@
 
 #include "runtime/data/cursor.h"
 #include "runtime/saving/final.h"
+#include "runtime/saving/position.h"
+#include "runtime/saving/shards.h"
+#include "runtime/trainer/job/choices.h"
 
 namespace meshtrain::trainer {
 
@@ -20,8 +23,7 @@ Result<std::unique_ptr<MeshSaver>> MeshSaver::Create(Options options, execute::S
       .shared = !o.own_folder,
       .background = true,
       .program_hash = o.program_hash,
-      .advice = o.own_folder ? "give another --output, or `checkpoint.resume: Never` to begin anew"
-                             : "give another `checkpoint.path`"};
+      .advice = CheckpointFolder{o.folder, o.own_folder}.advice()};
   MT_ASSIGN_OR_RETURN(
       made->files_, saving::SessionCheckpoints::Create(session, engine.states(), std::move(files)));
   return made;
@@ -40,20 +42,30 @@ Result<std::optional<saving::Resumed>> MeshSaver::Resume(std::stop_token stop) {
 }
 
 Result<std::vector<checkpoint::Candidate>> MeshSaver::Candidates() {
-  MT_ASSIGN_OR_RETURN(saving::ResumeChoice choice,
-                      saving::ChooseCheckpoints(
-                          {.folder = o_.folder,
-                           .own = o_.own_folder,
-                           .resume = o_.spec.resume || resumed_before_,
-                           .goes_on =
-                               [this](const checkpoint::Index& index) {
-                                 return !saving::IsFinished(index, o_.epochs, o_.may_end_early);
-                               },
-                           .run = resumed_before_ ? std::optional(run_) : std::nullopt})
-                          .From(Origin::kOutput));
+  MT_ASSIGN_OR_RETURN(
+      saving::ResumeChoice choice,
+      saving::ChooseCheckpoints(
+          {.folder = o_.folder,
+           .own = o_.own_folder,
+           .resume = o_.spec.resume || resumed_before_,
+           .goes_on = [this](const checkpoint::Index& index) { return GoesOnFrom(index); },
+           .run = resumed_before_ ? std::optional(run_) : std::nullopt})
+          .From(Origin::kOutput));
   run_ = choice.run;
   files_->set_replaces(std::move(choice.replaced));
   return std::move(choice.candidates);
+}
+
+bool MeshSaver::GoesOnFrom(const checkpoint::Index& index) const {
+  if (saving::IsFinished(index, o_.epochs, o_.may_end_early)) return false;
+  const auto position = saving::PositionOf(index, o_.folder);
+  const auto data = data::Cursor::Parse(index.data_cursor);
+  // Who loads it says what is wrong with it.
+  if (!position.ok() || !data.ok()) return true;
+  // Behind an epoch's last batch; an epoch of another length would have ended elsewhere.
+  const bool whole = position->batch == 0 || position->batch == o_.steps_per_epoch;
+  return whole && data->fingerprint == data_.cursor().fingerprint &&
+         saving::CheckFits(index, o_.folder, engine_.states()).ok();
 }
 
 Status MeshSaver::BeginAnew() {

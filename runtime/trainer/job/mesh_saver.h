@@ -40,8 +40,9 @@ class MeshSaver final : public Saver {
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
     std::string program_hash;
     std::vector<mesh::Tensor> initial_weights;  // in the place of the weights' own first values
-    // What the job asks for; a run in a folder of our own that has done so much is replaced.
-    int64_t epochs = 0;
+    // What the job asks for. A finished run in a folder of our own that has done so much, or that
+    // it cannot go on from, is replaced.
+    int64_t epochs = 0, steps_per_epoch = 0;
     bool may_end_early = false;
   };
   // `engine`: prepared, over states that lie in `session`.
@@ -68,6 +69,8 @@ class MeshSaver final : public Saver {
       : o_(std::move(options)), engine_(engine), data_(data) {}
   // Candidates that the manifest lets us go on from; notes the run, and what it replaces.
   Result<std::vector<checkpoint::Candidate>> Candidates();
+  // From the last checkpoint of a run that is done.
+  bool GoesOnFrom(const checkpoint::Index& index) const;
   Status BeginAnew();
 
   const Options o_;

@@ -77,6 +77,7 @@ class Training {
       MT_ASSIGN_OR_RETURN(const std::optional<saving::Resumed> resumed, stages_->Begin(stop));
       const train::Position start = resumed ? resumed->position : train::Position{};
       resumed_from_ = resumed ? resumed->path : "";
+      MT_RETURN_IF_ERROR(CheckPlace(start).From(Origin::kManifest));
       if (resumed) TellResumed(start);
       MT_RETURN_IF_ERROR(Report(start));
       const Result<train::FitResult> result = Fit(start, stop);
@@ -98,6 +99,16 @@ class Training {
     job_.steps_per_epoch = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
                                                              : job_.train->steps_per_epoch();
     return OkStatus();
+  }
+
+  // A checkpoint may stand behind more batches than an epoch has now.
+  Status CheckPlace(const train::Position& start) const {
+    if (start.epoch >= job_.epochs || start.batch <= job_.steps_per_epoch) return OkStatus();
+    return InvalidArgument(fmt::format(
+        "{}: expected at least {}, as many batches of epoch {} as {} has behind it, got: {}; {}",
+        job_.manifest.program.Where("train.steps_per_epoch"), start.batch, start.epoch + 1,
+        resumed_from_, job_.steps_per_epoch,
+        CheckpointFolderOf(job_.config, job_.manifest).advice()));
   }
 
   void TellResumed(const train::Position& start) const {

@@ -14,6 +14,8 @@
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/saving/final.h"
 #include "runtime/trainer/job/training.h"
 #include "tests/support/temp_folder.h"
@@ -22,7 +24,9 @@ namespace meshtrain::trainer {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -156,6 +160,61 @@ TEST_F(RerunTest, ARunThatStoppedEarlyIsReplacedAndNotTrainedOn) {
     EXPECT_THAT(Of("loss"), SizeIs(20));
     EXPECT_FALSE(checkpoint::Checkpoint::Open(At(21)).ok());
   }
+}
+
+TEST_F(RerunTest, AFinishedRunIsReplacedWhateverItsProgramWas) {
+  const std::pair<std::string_view, std::string_view> longer{"epochs: 3", "epochs: 4"};
+  const Edits another[] = {
+      {},
+      {{"take: 80", "take: 100"}},
+      {{"units: 7", "units: 9"}},
+      {{"units: 7", "units: 9"}, longer},
+      {{"take: 80", "take: 100"}, longer},
+      {{"batch: 8", "batch: 16"}, longer},
+      {{"epochs: 3", "epochs: 4, steps_per_epoch: 7"}},
+      {{"epochs: 3", "epochs: 4, steps_per_epoch: 12"}},
+      {{"epochs: 3", "epochs: 2"}},
+  };
+  for (const Edits& edits : another) {
+    SCOPED_TRACE(edits.empty() ? "the same" : std::string(edits[0].second));
+    std::filesystem::remove_all(output());
+    ASSERT_EQ(Run(), OkStatus());
+    ASSERT_EQ(Run(edits), OkStatus());
+    EXPECT_THAT(said_, Not(HasSubstr("resuming from")));
+  }
+}
+
+TEST_F(RerunTest, AFinishedRunGoesOnForMoreEpochsOfTheSameProgram) {
+  ASSERT_EQ(Run(), OkStatus());
+  ASSERT_EQ(Run({{"epochs: 3", "epochs: 5"}}), OkStatus());
+  EXPECT_THAT(said_, HasSubstr("resuming from " + At(30) + " at step 30"));
+  const std::vector<double> losses = Of("loss");
+  const std::string model = Model();
+  EXPECT_THAT(losses, SizeIs(50));
+  EXPECT_TRUE(IsFinal(50));
+  std::filesystem::remove_all(output());
+  ASSERT_EQ(Run({{"epochs: 3", "epochs: 5"}}), OkStatus());
+  EXPECT_EQ(Of("loss"), losses);
+  EXPECT_EQ(Model(), model);
+}
+
+TEST_F(RerunTest, AnUnfinishedRunThatDoesNotFitSaysWhatToDo) {
+  // Broken off in its second epoch, behind 4 of 9 batches.
+  ASSERT_EQ(
+      Run({{"epochs: 3", "epochs: 2, steps_per_epoch: 9"}, {"everySteps: 10", "everySteps: 13"}}),
+      OkStatus());
+  std::filesystem::remove_all(At(18));
+  const std::string advice = "; give another --output, or `checkpoint.resume: Never` to begin anew";
+  const Status shorter = Run({{"epochs: 3", "epochs: 3, steps_per_epoch: 3"}});
+  EXPECT_EQ(cluster::ExitCodeOf(shorter), cluster::kExitBadConfig);
+  EXPECT_THAT(shorter.message(),
+              AllOf(HasSubstr("program.train.steps_per_epoch: expected at least 4, as many batches "
+                              "of epoch 2 as " +
+                              At(13) + " has behind it, got: 3"),
+                    EndsWith(advice)));
+  const Status other = Run({{"batch: 8", "batch: 16"}});
+  EXPECT_EQ(cluster::ExitCodeOf(other), cluster::kExitBadConfig);
+  EXPECT_THAT(other.message(), AllOf(HasSubstr(At(13)), EndsWith(advice)));
 }
 
 }  // namespace
