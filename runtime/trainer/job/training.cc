@@ -103,7 +103,8 @@ class Training {
 
   // A checkpoint may stand behind more batches than an epoch has now.
   Status CheckPlace(const train::Position& start) const {
-    if (start.epoch >= job_.epochs || start.batch <= job_.steps_per_epoch) return OkStatus();
+    const int64_t steps = job_.steps_per_epoch;  // below 1: not known
+    if (start.epoch >= job_.epochs || steps < 1 || start.batch <= steps) return OkStatus();
     return InvalidArgument(fmt::format(
         "{}: expected at least {}, as many batches of epoch {} as {} has behind it, got: {}; {}",
         job_.manifest.program.Where("train.steps_per_epoch"), start.batch, start.epoch + 1,
