@@ -68,13 +68,13 @@ TEST_F(ControllerTest, AJobMadeAgainWhileTheOneBeforeIsAskedForIsNotTakenForGone
     if (call.plural != "trainingjobs" || asked) return OkStatus();
     if (after && call.subresource == "status") return Unavailable("answer lost");
     if (after || call.verb != "get") return OkStatus();
-    asked = true;
     api_.Remove(TrainingJobs(), "ml", "mnist");
     api_.Put(TrainingJobs(), next.dump());
     EXPECT_TRUE(Eventually([&] {
       const auto view = controller_->store().View("ml/mnist");
       return view && view->job->metadata.uid == "another";
     }));
+    asked = true;
     return NotFound("trainingjobs \"mnist\" not found");
   });
   Start();
