@@ -125,7 +125,7 @@ Status Fabric::Impl::Connect(const FabricGroup& wanted, Duration timeout, std::s
     host_of.push_back(numbers.try_emplace(host, static_cast<int>(numbers.size())).first->second);
   }
   network.Start(n);
-  if (shared) shared->Start(n);
+  if (shared) shared->Start(n, wanted.incarnation);
   std::vector<std::string> names;
   for (const auto& peer : wanted.processes) names.push_back(peer.name);
   health.Start(wanted.incarnation, std::move(names));

@@ -27,7 +27,8 @@ namespace meshtrain::collective {
 struct SegmentHead {
   uint64_t magic = 0;
   alignas(64) std::atomic<uint64_t> ticket{0};
-  std::atomic<uint32_t> tick{0};  // changes with each ticket: what waiters sleep on
+  std::atomic<uint64_t> incarnation{0};  // that the ticket, and all that is posted, is of
+  std::atomic<uint32_t> tick{0};         // changes with each ticket: what waiters sleep on
   alignas(64) std::atomic<uint32_t> sleeps_on{
       0};  // process + 1 on whose tick the owner sleeps; 0: awake
 };

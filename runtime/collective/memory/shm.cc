@@ -1,26 +1,12 @@
 #include "runtime/collective/memory/shm.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/cores.h"
 #include "runtime/collective/work.h"
 
 namespace meshtrain::collective {
 namespace {
-
-using std::chrono::steady_clock;
-
-// A sleeper looks up at least this often, for an end of the incarnation that came between its check
-// and its sleep.
-constexpr auto kLookUp = std::chrono::milliseconds(5);
-
-// A sleep and a wake take two to three times as long.
-constexpr auto kSpin = std::chrono::microseconds(30);
 
 // Up to here an all-reduce is one round in which each reads all. Measured with collective_bench.
 constexpr int64_t kReadAllBytes = 32 << 10;
@@ -39,79 +25,7 @@ constexpr uint64_t kEnd = kPhases - 1;
 constexpr int kMaxLevel = 255, kMaxStage = 15;
 constexpr int kNumberShift = 30;
 
-void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, std::chrono::nanoseconds timeout) {
-  timespec wait{timeout.count() / 1'000'000'000, timeout.count() % 1'000'000'000};
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &wait, nullptr, 0);
-}
-void FutexWake(const std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-}
-
 }  // namespace
-
-void SharedMemory::Start(int processes) {
-  peers_.clear();
-  peers_.resize(processes);
-  for (Use& use : uses_) use = {};
-  here_ = 1;
-  spins_ = false;
-  own_.head().ticket.store(0, std::memory_order_seq_cst);
-  own_.head().sleeps_on.store(0, std::memory_order_seq_cst);
-}
-
-void SharedMemory::Attach(int process, PeerSegment segment) {
-  peers_[process] = std::move(segment);
-  spins_ = ++here_ <= UsableCores();
-}
-
-void SharedMemory::Post(uint64_t ticket, std::span<const int> members, int me) {
-  SegmentHead& head = own_.head();
-  head.ticket.store(ticket, std::memory_order_release);
-  head.tick.fetch_add(1, std::memory_order_seq_cst);
-  // Either a waiter's sleep sees the new tick, or its sleeps_on is seen here (both are sequentially
-  // consistent).
-  const auto us = static_cast<uint32_t>(members[me]) + 1;
-  for (int m = 0; m < static_cast<int>(members.size()); ++m) {
-    if (m != me && peers_[members[m]].head().sleeps_on.load(std::memory_order_seq_cst) == us) {
-      FutexWake(head.tick);
-      return;
-    }
-  }
-}
-
-Status SharedMemory::Await(const Call& call, int process, uint64_t ticket, bool small) {
-  if (Reached(process, ticket)) return OkStatus();
-  if (spins_) {
-    const SteadyTime end = steady_clock::now() + kSpin;
-    do {
-      for (int i = 0; i < 64; ++i) Pause();
-      if (Reached(process, ticket)) return OkStatus();
-    } while (steady_clock::now() < end);
-  }
-  for (int left = small ? yielder_.Begin() : 0; left > 0; --left) {
-    yielder_.Yield();
-    if (Reached(process, ticket)) return OkStatus();
-  }
-  call.health->WaitFor({&process, 1});
-  const SegmentHead& peer = peers_[process].head();
-  std::atomic<uint32_t>& sleeps_on = own_.head().sleeps_on;
-  const SteadyTime begin = steady_clock::now();
-  while (true) {
-    sleeps_on.store(static_cast<uint32_t>(process) + 1, std::memory_order_seq_cst);
-    const uint32_t seen = peer.tick.load(std::memory_order_seq_cst);
-    const bool reached = Reached(process, ticket);
-    if (!reached && !call.health->failed()) FutexWait(peer.tick, seen, kLookUp);
-    sleeps_on.store(0, std::memory_order_relaxed);
-    if (reached || Reached(process, ticket)) return OkStatus();
-    MT_RETURN_IF_ERROR(call.health->Check());
-    if (call.health->HasLeft(process)) {
-      // It may have given this on its way out, since we looked.
-      if (Reached(process, ticket)) return OkStatus();
-      return Unavailable(call.health->Name(process) + " has left the job").From(Origin::kPeers);
-    }
-    if (steady_clock::now() - begin >= call.deadline) return call.diagnosis->Late(process);
-  }
-}
 
 // Rounds: what a member gives in round r lies in its slot (collective + level + stage + r) modulo
 // kSlots, posted by the ticket of phase Given(r). A slot is used again when all members have passed
@@ -167,7 +81,23 @@ class SharedMemory::Part {
   std::byte* ReducedAt(int64_t round) { return memory_.own_.result(Slot(round)); }
 
   void Post(uint64_t phase) { memory_.Post(base_ + phase, host_.members, host_.me); }
-  void End() { Post(kEnd); }
+  // After the last bytes are taken. Errors: Diverges, where a member is in another incarnation: we
+  // slept so long that the others went on without us, and what we took may be of theirs.
+  Status End() {
+    std::atomic_thread_fence(std::memory_order_acquire);  // the reads before come before these
+    for (int m = 0; m < size(); ++m) {
+      if (m == me()) continue;
+      const FrameHeader want = Of(m);
+      FrameHeader got = want;
+      got.incarnation = Peer(m).head().incarnation.load(std::memory_order_relaxed);
+      if (const FrameDifference difference = Compare(got, want);
+          difference != FrameDifference::kNone) {
+        return call_.diagnosis->Diverges(difference, got, want);
+      }
+    }
+    Post(kEnd);
+    return OkStatus();
+  }
 
   Status Await(int member, uint64_t phase) {
     return memory_.Await(call_, host_.members[member], base_ + phase, small_);
@@ -180,10 +110,9 @@ class SharedMemory::Part {
   // The slot that a member posted by `phase`, if it is of this call.
   Result<const SlotHead*> Posted(int member, int64_t round, uint64_t phase) {
     MT_RETURN_IF_ERROR(Await(member, phase));
-    const PeerSegment& peer = memory_.peers_[host_.members[member]];
+    const PeerSegment& peer = Peer(member);
     const SlotHead& head = peer.slot(Slot(round));
-    FrameHeader want = call_.header;
-    want.source = static_cast<uint32_t>(host_.members[member]);
+    const FrameHeader want = Of(member);
     const FrameDifference difference = Compare(head.frame, want);
     if (difference == FrameDifference::kNone) return &head;
     FrameHeader got = head.frame;
@@ -195,6 +124,11 @@ class SharedMemory::Part {
         got.collective != want.collective ? FrameDifference::kCollective : difference, got, want);
   }
   const PeerSegment& Peer(int member) { return memory_.peers_[host_.members[member]]; }
+  FrameHeader Of(int member) const {  // what a frame of this call from this member says
+    FrameHeader header = call_.header;
+    header.source = static_cast<uint32_t>(host_.members[member]);
+    return header;
+  }
 
   // Where each member's payload lies as a whole; empty unless all have theirs in their segments
   // (with `results`: and what they receive at the same place). Takes phase 1 and the slot of round
@@ -232,12 +166,10 @@ class SharedMemory::Part {
       }
       if (r > 0) MT_RETURN_IF_ERROR(take(r - 1));
     }
-    End();
-    return OkStatus();
+    return End();
   }
   Result<const std::byte*> Taken(int member, int64_t round) {
-    MT_ASSIGN_OR_RETURN(const SlotHead* head, Posted(member, round, Given(round)));
-    static_cast<void>(head);
+    MT_RETURN_IF_ERROR(Posted(member, round, Given(round)).status());
     return Peer(member).payload(Slot(round));
   }
 
@@ -285,7 +217,7 @@ Status SharedMemory::AllReduce(const HostCall& host, const std::byte* in, std::b
         copy(call.parallel, out + theirs.begin * width, at[member] + theirs.begin * width,
              theirs.count * width);
       }
-      part.End();
+      MT_RETURN_IF_ERROR(part.End());
       return part.AwaitAll(kEnd);  // the caller may change what the others still copy
     }
   }
@@ -315,8 +247,7 @@ Status SharedMemory::AllReduce(const HostCall& host, const std::byte* in, std::b
       const Range mine = PartOf(length(q), n, me);
       for (int i = 1; i < n; ++i) {
         const int member = (me + i) % n;
-        MT_ASSIGN_OR_RETURN(const SlotHead* head, part.Posted(member, q, given(q)));
-        static_cast<void>(head);
+        MT_RETURN_IF_ERROR(part.Posted(member, q, given(q)).status());
         sources[member] = part.Peer(member).payload(part.Slot(q)) + mine.begin * width;
       }
       const int64_t at = (q * chunk + mine.begin) * width;
@@ -335,8 +266,7 @@ Status SharedMemory::AllReduce(const HostCall& host, const std::byte* in, std::b
       }
     }
   }
-  part.End();
-  return OkStatus();
+  return part.End();
 }
 
 Status SharedMemory::ReduceScatter(const HostCall& host, const std::byte* in,
@@ -354,7 +284,7 @@ Status SharedMemory::ReduceScatter(const HostCall& host, const std::byte* in,
     if (!at.empty()) {
       for (int m = 0; m < n; ++m) sources[m] = at[m] + bounds[me] * width;
       Fold(call.parallel, reduce, out, sources, mine, width);
-      part.End();
+      MT_RETURN_IF_ERROR(part.End());
       return part.AwaitAll(kEnd);
     }
   }
@@ -406,7 +336,7 @@ Status SharedMemory::AllGather(const HostCall& host, const std::byte* in, std::b
         const int member = (me + i) % n;
         Copy(call.parallel, out + bounds[member], at[member], part_of(member));
       }
-      part.End();
+      MT_RETURN_IF_ERROR(part.End());
       return part.AwaitAll(kEnd);
     }
   }

@@ -3,7 +3,8 @@
 // Nobody writes another's memory: each posts what it gives (in a slot, or where it lies when that
 // is in its segment), says so by its ticket, and takes what it needs from the others. Waiting looks
 // again for a moment where every process has a core, yields, then sleeps on the peer's tick; it
-// ends with the incarnation, and at the call's deadline.
+// ends with the incarnation, and at the call's deadline. A call whose members were of its
+// incarnation when it had taken all that it needs has taken nothing of another.
 //
 // Results: every element of a reduction is computed from the members' operands in the order of the
 // process group, by one process that the others copy from, or by each of them with the same
@@ -42,7 +43,7 @@ class SharedMemory {
 
   // A new incarnation of so many processes: forgets the peers, begins tickets anew. Before the
   // segment is given to them.
-  void Start(int processes);
+  void Start(int processes, uint64_t incarnation);
   void Attach(int process, PeerSegment segment);
 
   // `in` may be `out`; counts in elements.
