@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
-#include "operator/local/folder_lock.h"
 #include "runtime/base/file.h"
 
 namespace meshtrain::local {
@@ -59,6 +59,27 @@ Result<RunFolder> ChooseRunFolder(const std::string& base, const std::string& na
     if (FolderLock::Take(folder, patience).ok()) return RunFolder{folder, true};
   }
   return RunFolder{Numbered(base, name, next), false};
+}
+
+Result<std::vector<FolderLock>> TakeFolders(const api::TrainingJob& job,
+                                            const std::string& output) {
+  std::vector<FolderLock> taken;
+  const auto take = [&](const std::string& folder) -> Status {
+    MT_RETURN_IF_ERROR(MakeDirectories(folder));
+    MT_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(folder));
+    taken.push_back(std::move(lock));
+    return OkStatus();
+  };
+  MT_RETURN_IF_ERROR(take(output));
+  // Of a program alone: what another container's path is, it knows.
+  const bool named = !job.spec.program.empty() && job.spec.checkpoint &&
+                     job.spec.checkpoint->volume_claim_template.empty() &&
+                     !job.spec.checkpoint->path.empty();
+  std::error_code none;
+  if (named && !fs::equivalent(job.spec.checkpoint->path, output, none)) {
+    MT_RETURN_IF_ERROR(take(job.spec.checkpoint->path));
+  }
+  return taken;
 }
 
 }  // namespace meshtrain::local

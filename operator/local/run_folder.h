@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "operator/api/training_job.h"
+#include "operator/local/folder_lock.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 
@@ -31,5 +34,9 @@ RunEnd EndOf(const std::string& folder);
 Result<RunFolder> ChooseRunFolder(const std::string& base, const std::string& name,
                                   std::string_view manifest,
                                   Duration patience = std::chrono::seconds(2));
+
+// Makes and takes what a run of this job writes to: `output`, and the folder of checkpoints that
+// its manifest names. Errors: FolderLock's, base/file.h's.
+Result<std::vector<FolderLock>> TakeFolders(const api::TrainingJob& job, const std::string& output);
 
 }  // namespace meshtrain::local

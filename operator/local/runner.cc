@@ -71,12 +71,9 @@ JobEnd Runner::Run(StopSignals& signals) {
     stderr_.FlushFor(kLastWordsMs);
     return JobEnd{.exit_code = cluster::ExitCodeOf(status), .status = job_.status};
   };
-  if (const Status made = MakeDirectories(options_.launch.output); !made.ok()) {
-    return refuse(made.From(Origin::kOutput));
-  }
-  auto locked = FolderLock::Take(options_.launch.output);
-  if (!locked.ok()) return refuse(locked.status().From(Origin::kOutput));
-  folder_lock_ = std::move(*locked);
+  auto folders = TakeFolders(job_, options_.launch.output);
+  if (!folders.ok()) return refuse(folders.status().From(Origin::kOutput));
+  folders_ = std::move(*folders);
   LaunchOptions launch = options_.launch;
   if (!options_.manifest.empty()) {
     launch.manifest_file = launch.output + "/" + std::string(kManifestName);

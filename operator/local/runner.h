@@ -113,7 +113,7 @@ class Runner {
   api::TrainingJob job_;
   const RunnerOptions options_;
   World world_;
-  std::optional<FolderLock> folder_lock_;  // of the output
+  std::vector<FolderLock> folders_;  // that it writes to
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, Launch> launches_;  // by uid of the pod
   std::list<Child> children_;

@@ -1,7 +1,9 @@
 #include "operator/local/run_folder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <optional>
 
 #include "operator/local/folder_lock.h"
@@ -10,6 +12,8 @@
 
 namespace meshtrain::local {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr char kSucceeded[] =
     R"({"conditions":[{"type":"Running","status":"False"},{"type":"Succeeded","status":"True"}]})";
@@ -76,6 +80,29 @@ TEST_F(RunFolderTest, ABaseThatIsNoFolderIsSaid) {
   const auto chosen = ChooseRunFolder(base_.path() + "/file", "mlp", "ours");
   ASSERT_FALSE(chosen.ok());
   EXPECT_NE(chosen.status().message().find("/file"), std::string::npos);
+}
+
+TEST_F(RunFolderTest, TwoRunsDoNotSaveIntoOneFolder) {
+  api::TrainingJob job;
+  job.spec.program = "{}";
+  job.spec.checkpoint.emplace();
+  job.spec.checkpoint->path = base_.path() + "/saved";
+  const auto first = TakeFolders(job, base_.path() + "/one");
+  ASSERT_TRUE(first.ok()) << first.status().ToString();
+  job.spec.checkpoint->path = base_.path() + "/one/../saved/";
+  const Status second = TakeFolders(job, base_.path() + "/two").status();
+  EXPECT_EQ(second.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(second.message(), HasSubstr("/saved/: expected a folder that no run writes to"));
+  job.spec.checkpoint->path = base_.path() + "/three";
+  EXPECT_EQ(TakeFolders(job, base_.path() + "/three")->size(), 1u);
+}
+
+TEST_F(RunFolderTest, WhatAnotherContainerCallsItsPathIsNotMadeHere) {
+  api::TrainingJob job;
+  job.spec.checkpoint.emplace();
+  job.spec.checkpoint->path = base_.path() + "/saved";
+  EXPECT_EQ(TakeFolders(job, base_.path() + "/one")->size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(job.spec.checkpoint->path));
 }
 
 }  // namespace
