@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <dnnl.hpp>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/device/cpu/gemm.h"
@@ -91,6 +92,27 @@ using BackwardData = dnnl::convolution_backward_data;
 using BackwardWeights = dnnl::convolution_backward_weights;
 constexpr bool kMayBeEmpty = true;
 
+// Of a kernel of one tap whose windows leave elements out, oneDNN's code for such kernels brings
+// the elements together in scratch first. Of a kernel's gradient (2.6.3; 3.x has the same lines) it
+// lays them a whole block of channels apart where it asked for memory of the channels that there
+// are.
+bool WritesBehindItsScratch(const Numbers& c, const char* code) {
+  return std::strstr(code, "1x1") != nullptr &&
+         std::any_of(c.strides.begin(), c.strides.end(), [](int64_t s) { return s != 1; });
+}
+
+// `desc` at the first code that may be used; empty where there is none. While what `desc` was made
+// of lives: oneDNN 2 looks for other code by a pointer to it.
+template <typename PrimitiveDesc>
+PrimitiveDesc Usable(PrimitiveDesc desc, const Numbers& c) {
+  if constexpr (std::is_same_v<PrimitiveDesc, BackwardWeights::primitive_desc>) {
+    while (desc && WritesBehindItsScratch(c, desc.impl_info_str())) {
+      if (!desc.next_impl()) return {};
+    }
+  }
+  return desc;
+}
+
 #if DNNL_VERSION_MAJOR >= 3
 Forward::primitive_desc DescribeForward(const Numbers& c, int64_t n, const memory::desc& kernel) {
   return {Engine(),     dnnl::prop_kind::forward_training,
@@ -105,8 +127,10 @@ typename Backward::primitive_desc DescribeBackward(const Numbers& c, int64_t n,
                                                    const memory::desc& first,
                                                    const memory::desc& second,
                                                    const Forward::primitive_desc& forward) {
-  return {Engine(),  kAlgorithm, first,  second,  c.Positions(n), c.strides,
-          c.dilates, c.low,      c.high, forward, OwnScratch(),   kMayBeEmpty};
+  return Usable(typename Backward::primitive_desc(Engine(), kAlgorithm, first, second,
+                                                  c.Positions(n), c.strides, c.dilates, c.low,
+                                                  c.high, forward, OwnScratch(), kMayBeEmpty),
+                c);
 }
 #else
 Forward::primitive_desc DescribeForward(const Numbers& c, int64_t n, const memory::desc& kernel) {
@@ -119,9 +143,11 @@ typename Backward::primitive_desc DescribeBackward(const Numbers& c, int64_t n,
                                                    const memory::desc& first,
                                                    const memory::desc& second,
                                                    const Forward::primitive_desc& forward) {
-  return {typename Backward::desc(kAlgorithm, first, second, c.Positions(n), c.strides, c.dilates,
-                                  c.low, c.high),
-          OwnScratch(), Engine(), forward, kMayBeEmpty};
+  const typename Backward::desc operation(kAlgorithm, first, second, c.Positions(n), c.strides,
+                                          c.dilates, c.low, c.high);
+  return Usable(
+      typename Backward::primitive_desc(operation, OwnScratch(), Engine(), forward, kMayBeEmpty),
+      c);
 }
 #endif
 
@@ -133,23 +159,11 @@ struct Part {
   memory::desc scratch;
 };
 
-// Of a kernel of one tap whose windows leave elements out, oneDNN's code for such kernels brings
-// the elements together in scratch first. Of a kernel's gradient (2.6.3; 3.x has the same lines) it
-// lays them a whole block of channels apart where it asked for memory of the channels that there
-// are.
-bool WritesBehindItsScratch(const Numbers& c, ConvKind kind, const char* code) {
-  return kind == ConvKind::kFilterGrad && std::strstr(code, "1x1") != nullptr &&
-         std::any_of(c.strides.begin(), c.strides.end(), [](int64_t s) { return s != 1; });
-}
-
 // Errors: none; false where oneDNN has no code for it that may be used, or but its reference, which
 // is slower than any loop.
 template <typename PrimitiveDesc>
-bool Take(PrimitiveDesc& desc, const Numbers& c, ConvKind kind, Part* part) {
+bool Take(const PrimitiveDesc& desc, Part* part) {
   if (!desc) return false;
-  while (WritesBehindItsScratch(c, kind, desc.impl_info_str())) {
-    if (!desc.next_impl()) return false;
-  }
   if (std::strstr(desc.impl_info_str(), "ref") != nullptr) return false;
   part->scratch = desc.scratchpad_desc();
   return true;
@@ -162,17 +176,17 @@ bool MakePart(const Numbers& c, ConvKind kind, int64_t n, const memory::desc& ke
   auto forward = DescribeForward(c, n, kind == ConvKind::kForward ? kernel : c.AnyKernel());
   if (!forward) return false;
   if (kind == ConvKind::kForward) {
-    if (!Take(forward, c, kind, part)) return false;
+    if (!Take(forward, part)) return false;
     part->kernel = forward.weights_desc();
     part->primitive = Forward(forward);
   } else if (kind == ConvKind::kInputGrad) {
     auto desc = DescribeBackward<BackwardData>(c, n, part->elements, kernel, forward);
-    if (!Take(desc, c, kind, part)) return false;
+    if (!Take(desc, part)) return false;
     part->kernel = desc.weights_desc();
     part->primitive = BackwardData(desc);
   } else {
     auto desc = DescribeBackward<BackwardWeights>(c, n, part->elements, kernel, forward);
-    if (!Take(desc, c, kind, part)) return false;
+    if (!Take(desc, part)) return false;
     part->kernel = desc.diff_weights_desc();
     part->primitive = BackwardWeights(desc);
   }
