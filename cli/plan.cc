@@ -48,12 +48,21 @@ Status Plan(const PlanVerb& verb, std::ostream& out) {
     out.flush();
     return PrintAhead(*target, manifest, declared, batches, out);
   }
-  // Devices of one process share what they can, so that they need this at most.
+  // Of a plugin each device has what it holds; the CPU's share one memory, a process with others.
+  const bool shares = !mesh::IsOfPlugin(manifest.program.devices.kind);
   const int64_t devices = plan.partitioned.mesh.size();
+  int64_t needed = plan.peak_bytes * devices;
+  if (shares) {
+    MT_ASSIGN_OR_RETURN(const plan::Plan own,
+                        recipe::SharedMemoryPlanOf(manifest.program, declared, batches.train->types)
+                            .From(Origin::kManifest));
+    needed = own.peak_bytes * own.partitioned.mesh.size();
+  }
   const MemoryLimit limit = UsableMemory();
-  out << "on one host  at most " << HumanBytes(plan.peak_bytes * devices) << " for " << devices
-      << (devices == 1 ? " device" : " devices") << "; available: " << HumanBytes(limit.bytes)
-      << " (" << limit.whose << ")\n";
+  const auto bytes = [](int64_t n) { return HumanBytes(n) + " (" + std::to_string(n) + " bytes)"; };
+  out << "on one host  at most " << bytes(needed) << " for " << devices
+      << (devices == 1 ? " device" : " devices") << "; available: " << bytes(limit.bytes) << " ("
+      << limit.whose << ")\n";
   return OkStatus();
 }
 

@@ -444,21 +444,7 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
   const plan::Plan& asked = step->plan_;
   MT_ASSIGN_OR_RETURN(const Mesh run_mesh, RunMesh(mesh));
   if (!(run_mesh == mesh)) {
-    // What propagation chose on the user's mesh is given on the collapsed one, so that both hold
-    // the same layouts.
-    sharding::Given given;
-    for (size_t i = 0; i < program.inputs.size(); ++i) {
-      given.inputs[program.inputs[i].name] =
-          sharding::OnMesh(asked.partitioned.input_layouts[i], run_mesh);
-    }
-    for (size_t i = 0; i < program.states.size(); ++i) {
-      given.states[program.states[i].name] =
-          sharding::OnMesh(asked.partitioned.state_layouts[i], run_mesh);
-    }
-    for (size_t i = 0; i < program.outputs.size(); ++i) {
-      given.outputs[program.outputs[i].name] =
-          sharding::OnMesh(asked.partitioned.output_layouts[i], run_mesh);
-    }
+    const sharding::Given given = sharding::OnMesh(asked.partitioned, program, run_mesh);
     MT_ASSIGN_OR_RETURN(step->run_plan_, PlanOnly(program, run_mesh, given, bucket_bytes));
   }
   MT_RETURN_IF_ERROR(Finish(*step, states, step->run_plan().hash));

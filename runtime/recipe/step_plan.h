@@ -20,5 +20,10 @@ enum class JobStep : uint8_t { kTrain, kEvaluate, kInitialize };
 Result<plan::Plan> StepPlanOf(const manifest::Program& program, const Declared& declared,
                               const std::vector<mesh::TensorType>& types,
                               JobStep kind = JobStep::kTrain);
+// The same step as processes run it whose devices share memory: on the mesh that is left when the
+// devices of each act as one (sharding::CollapseLocal). Its bytes are those of one process. Errors:
+// StepPlanOf's, CollapseLocal's.
+Result<plan::Plan> SharedMemoryPlanOf(const manifest::Program& program, const Declared& declared,
+                                      const std::vector<mesh::TensorType>& types);
 
 }  // namespace meshtrain::recipe

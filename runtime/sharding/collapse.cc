@@ -67,4 +67,18 @@ Layout OnMesh(const Layout& layout, const Mesh& collapsed) {
   return *std::move(moved);
 }
 
+Given OnMesh(const Partitioned& chosen, const program::Program& program, const Mesh& collapsed) {
+  Given given;
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    given.inputs[program.inputs[i].name] = OnMesh(chosen.input_layouts[i], collapsed);
+  }
+  for (size_t i = 0; i < program.states.size(); ++i) {
+    given.states[program.states[i].name] = OnMesh(chosen.state_layouts[i], collapsed);
+  }
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    given.outputs[program.outputs[i].name] = OnMesh(chosen.output_layouts[i], collapsed);
+  }
+  return given;
+}
+
 }  // namespace meshtrain::sharding

@@ -165,5 +165,8 @@ Status CheckAxesUsed(const Mesh& mesh, const Given& given, const Program* progra
 Result<Mesh> CollapseLocal(const Mesh& mesh);
 // `layout` on that mesh (axis names as before).
 Layout OnMesh(const Layout& layout, const Mesh& collapsed);
+// What propagation chose for `program` on the user's mesh, given on that one, so that both hold the
+// same layouts.
+Given OnMesh(const Partitioned& chosen, const program::Program& program, const Mesh& collapsed);
 
 }  // namespace meshtrain::sharding
