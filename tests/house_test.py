@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-SOURCES = ('.cc', '.h', '.cu', '.py', '.sh', '.cmake', '.proto')
+SOURCES = ('.cc', '.h', '.cu', '.py', '.sh', '.js', '.cmake', '.proto')
 TOPS = ('cli', 'cmake', 'deploy', 'helm', 'operator', 'proto', 'runtime', 'scripts', 'tests', 'worker')
 MOST_IN_FOLDER = 25
 MOST_LINES = 500
@@ -64,7 +64,7 @@ def main():
         folder = os.path.dirname(path)
         kind = 'tests' if path.startswith('tests/') else 'sources'
         counted[kind] = counted.get(kind, 0) + len(text)
-        if path.endswith(('.cc', '.h', '.cu')):
+        if path.endswith(SOURCES):
             per_folder[folder] = per_folder.get(folder, 0) + 1
         says_why = any(re.search(r'\bLong: \S', line) for line in text[:20])
         if len(text) > MOST_LINES and not says_why:

@@ -19,11 +19,11 @@
 
 #include "runtime/sharding/sharding.h"
 #include "tests/support/interpreter/interpreter.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::prover {
 
-// A row of the table (tests/support/op_cases.h), with f64 in the place of f32.
+// A row of the table (tests/support/op_cases/cases.h), with f64 in the place of f32.
 using Case = program::OpCase;
 
 // The rows that a prover can run: of ops that a whole program may hold, with elements in their

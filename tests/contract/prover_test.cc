@@ -28,7 +28,7 @@ TEST(ProverTest, EveryRegisteredOpHasACase) {
   for (const program::OpDef* def : program::Registry::Standard().All()) {
     if (!testing::IsOfWholePrograms(*def)) continue;
     EXPECT_TRUE(proved.contains(def->kind))
-        << "op `" << def->kind << "` has no row in tests/support/op_cases.cc";
+        << "op `" << def->kind << "` has no row in tests/support/op_cases/cases.cc";
   }
 }
 

@@ -1,4 +1,5 @@
 // Draws a run's document (runtime/report/report.h) and, where the page says from where, fetches newer ones.
+// Long: a page fetches nothing, so that its script is one.
 "use strict";
 (() => {
 const NONE = "–";

@@ -14,7 +14,7 @@
 #include "runtime/program/ops.h"
 #include "runtime/program/registry.h"
 #include "tests/contract/backend_programs.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 #include "tests/support/random/program.h"
 
 namespace meshtrain::device {

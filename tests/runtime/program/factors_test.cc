@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/program/registry.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 #include "tests/support/random/program.h"
 
 namespace meshtrain::program {

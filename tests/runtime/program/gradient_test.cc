@@ -8,7 +8,7 @@
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "runtime/program/registry.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::program {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::program {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 #include <random>
 

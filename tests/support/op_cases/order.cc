@@ -1,6 +1,6 @@
 // Rows of ops that take and set elements by numbers, each row's own, and of order along an axis;
 // then of shapes that meshes of two, three and four devices cut unevenly.
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::program {
 namespace {

@@ -2,7 +2,7 @@
 // windows with gaps between them, kernels of one tap, groups, and dimensions that meshes cut
 // unevenly.
 #include "runtime/program/registry.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::program {
 namespace {

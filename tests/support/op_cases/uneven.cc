@@ -1,6 +1,6 @@
 // Rows of shapes that meshes of two, three and four devices cut unevenly, for the prover
 // (tests/contract/prover.h) first of all. Types of results are those that the registry infers.
-#include "tests/support/op_cases.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::program {
 namespace {
