@@ -99,13 +99,16 @@ class Network(ComparedCase):
         job = self.job()
         self.rule(task, *[(hook, f"{'iifname' if hook == 'input' else 'oifname'} eth0 counter drop") for hook in hooks])
         time.sleep(seconds)
-        print(f"{task} cut off for {seconds} s at step {job.step()}: {self.heal(task)} packets dropped")
         if task == CHIEF and hooks == ["input"]:  # what it sends still comes; it is the one that misses the others
-            self.assertRegex(job.log(CHIEF), "worker is lost|parameter server is away", job.logs())
+            who, said = [CHIEF], "worker is lost|parameter server is away"
         else:
-            others = [t for t in job.tasks if t != task]
+            who = [t for t in job.tasks if t != task]
             said = "the chief is lost" if task == CHIEF else {"worker": "worker is lost", "ps": "parameter server is away"}[task[0]]
-            self.assertTrue(any(said in job.log(t) for t in others), job.logs())
+        end = time.monotonic() + DEADLINE
+        while not any(re.search(said, job.log(t)) for t in who):
+            self.assertLess(time.monotonic(), end, f"none of {who} said: {said}; {job.logs()}")
+            time.sleep(0.05)
+        print(f"{task} cut off for {seconds} s at step {job.step()}: {self.heal(task)} packets dropped")
         self.check(job, once=task[0] == "ps")  # whoever needs a server waits for it
 
 
@@ -133,6 +136,10 @@ class Faults(Network):
         for task in PLACES:
             self.rule(task, ("input", f"iifname eth0 numgen random mod 100 < {percent} counter drop"))
         time.sleep(seconds)
+        end = time.monotonic() + DEADLINE
+        while not all(self.counted(task) for task in PLACES):
+            self.assertLess(time.monotonic(), end, f"no packet of some place was lost; {job.logs()}")
+            time.sleep(0.1)
         print(f"{percent} % lost for {seconds} s until step {job.step()}: {sum(self.heal(task) for task in PLACES)} packets dropped")
         self.check(job, once)
 

@@ -119,6 +119,15 @@ class Job:
                     raise AssertionError(f"worker-{index} left with {process.returncode}; {self.logs()}")
             time.sleep(0.01)
 
+    def wait_for_standstill(self):
+        """Until no step ends any more."""
+        end = time.monotonic() + DEADLINE
+        stands = -1
+        while self.step() != stands:
+            assert time.monotonic() < end, f"step {stands} is not the last; {self.logs()}"
+            stands = self.step()
+            time.sleep(0.3)
+
     def wait_for_checkpoint(self, step):
         """Until the checkpoint of that step is complete: it is written while training goes on."""
         index = self.folder / "checkpoints" / f"ckpt-{step:08}" / "index.json"
