@@ -127,8 +127,9 @@ class Ways(RunningCase):
 
     @way("an allocation beyond the machine", 78)
     def test_beyond_the_machine(self):
-        # AddressSanitizer ends a program that asks for so much, and itself takes more than the limit.
-        if b"__asan_init" not in (BIN / "meshtrain-worker").read_bytes():
+        # A sanitizer ends a program that asks for so much, and itself takes more than the limit.
+        program = (BIN / "meshtrain-worker").read_bytes()
+        if b"__asan_init" not in program and b"__tsan_init" not in program:
             # 3.6 TB of weights: more than any machine's memory has pages for.
             self.both_end(self.manifest(edit=lambda t: t.replace("units: 12", "units: 1000000000")), "memory")
             # Or than the process may have.
