@@ -37,11 +37,14 @@ std::string CompileOptions(std::span<const int> ids, bool cpu) {
   Field(build, 9, assignment);        // device_assignment
   Field(options, 3, build);           // executable_build_options
   if (cpu) {
-    std::string off, entry;
-    Field(off, 2, 0);                                     // bool_field
-    Field(entry, 1, std::string("xla_cpu_use_xnnpack"));  // key
-    Field(entry, 2, off);                                 // value
-    Field(options, 7, entry);                             // env_option_overrides
+    std::string off;
+    Field(off, 2, 0);  // bool_field
+    for (const std::string flag : {"xla_cpu_use_xnnpack", "xla_cpu_enable_fast_min_max"}) {
+      std::string entry;
+      Field(entry, 1, flag);     // key
+      Field(entry, 2, off);      // value
+      Field(options, 7, entry);  // env_option_overrides
+    }
   }
   return options;
 }

@@ -11,7 +11,8 @@ namespace meshtrain::device::pjrt {
 //
 // `cpu`: without XNNPACK. XLA's products keep the right operand in XNNPACK's packed form as long as
 // it stays at its address, and a state that is donated changes there. Steps after the first would
-// multiply by its old value (seen with XLA of API 0.81: mlp_test on `batch=1`).
+// multiply by its old value (seen with XLA of API 0.81: mlp_test on `batch=1`). And without its
+// fast minima and maxima, which lose a NaN that is their right operand.
 std::string CompileOptions(std::span<const int> ids, bool cpu);
 
 }  // namespace meshtrain::device::pjrt
