@@ -175,6 +175,12 @@ Node Module::Convert(const Node& a, const std::string& element) {
               a.dims);
 }
 
+Node Module::Bits(const Node& a, const std::string& element) {
+  const Node result{"", element, a.dims};
+  return Line("stablehlo.bitcast_convert " + a.name + " : (" + a.type() + ") -> " + result.type(),
+              element, a.dims);
+}
+
 Node Module::Barrier(const Node& a) {
   return Line("stablehlo.optimization_barrier " + a.name + " : " + a.type(), a.element, a.dims);
 }

@@ -49,6 +49,7 @@ class Module {
   Node IsFinite(const Node& a);                                            // of i1
   Node Select(const Node& condition, const Node& a, const Node& b);
   Node Convert(const Node& a, const std::string& element);
+  Node Bits(const Node& a, const std::string& element);  // the same bits, of a type as wide
   // `a`, of which nothing is known that is known of `a`.
   Node Barrier(const Node& a);
 

@@ -19,7 +19,8 @@ using testing::StepInput;
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
 
-// A maximum or minimum of what is no number is none, in either operand and in each place of a row.
+// A maximum or minimum of what is no number is none, in either operand, in each place of a row and
+// on each device.
 TEST_P(BackendSuite, ExtremesKeepWhatIsNoNumber) {
   if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
   const auto backend = GetParam().make();
@@ -48,7 +49,7 @@ TEST_P(BackendSuite, ExtremesKeepWhatIsNoNumber) {
     array.at[3] = -std::numeric_limits<double>::infinity();
     array.at[9] = std::numeric_limits<double>::infinity();
     const auto want = *meshtrain::testing::Interpret(program, input);
-    for (const char* mesh : {""}) {
+    for (const char* mesh : {"", "a=2", "a=4"}) {
       if (!Fits(*backend, mesh)) continue;
       SCOPED_TRACE(std::string(mesh::DTypeName(dtype)) + " on `" + mesh + "`");
       const auto got = RunPlan(

@@ -132,6 +132,27 @@ TEST(PjrtLoweringTest, TheLeastOfWideNumbersIsFoundWhereTheyAreGathered) {
   }
 }
 
+// Where devices find the largest float, a NaN is lost: they find that of whole numbers.
+TEST(PjrtLoweringTest, DevicesCompareFloatsAsWholeNumbers) {
+  for (const mesh::DType dtype : {mesh::DType::kF32, mesh::DType::kBF16, mesh::DType::kF16}) {
+    program::Builder b("step");
+    const program::Builder::Scope scope(b);
+    const program::Value x = b.Input("x", {dtype, {4, 2}});
+    b.Output("whole", program::ReduceMax(x, {0}));
+    b.Output("parts", program::ReduceMin(x, {0}));
+    const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=2");
+    sharding::Given given;
+    given.inputs.insert_or_assign("x", *mesh::Layout::BatchSharded(mesh, "batch", 2));
+    given.outputs.insert_or_assign("parts", *mesh::Layout::Parse("{batch}", mesh));
+    const plan::Plan plan = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh, given));
+    const std::string text = Lower(plan)->text;
+    EXPECT_EQ(Count(text, "\"stablehlo.all_reduce\""), 1) << text;
+    EXPECT_EQ(Count(text, "\"stablehlo.reduce_scatter\""), 1) << text;
+    EXPECT_EQ(Count(text, ": (tensor<2xi32>) -> tensor<2xi32>"), 1) << text;
+    EXPECT_EQ(Count(text, ": (tensor<2xi32>) -> tensor<1xi32>"), 1) << text;
+  }
+}
+
 TEST(PjrtLoweringTest, AnOpWithoutARowIsNamedWithItsLine) {
   program::Builder b("step");
   const program::Builder::Scope scope(b);

@@ -59,6 +59,30 @@ Node ReducedWhereGathered(Lowering& l, const Op& op, const Node& a) {
                       Extreme(l.m(), l.type(op.operands[0]).dtype, combiner == "maximum"));
 }
 
+// Maxima of floats between devices lose a NaN: NCCL's do, and XLA's on CPUs. So what is reduced is
+// whole numbers of 32 bits in the same order, and NaN is what wins. Of halves as f32.
+bool IsFloatExtreme(Lowering& l, const Op& op) {
+  return Combiner(op) != "add" && mesh::IsFloat(l.type(op.operands[0]).dtype) &&
+         !IsWideExtreme(l, op);
+}
+// Bits of negative numbers the other way round, but for the sign.
+Node Turned(Module& m, const Node& bits) {
+  const Node sign = m.Binary("shift_right_arithmetic", bits, m.Like(bits, 31));
+  return m.Binary("xor", bits, m.Binary("and", sign, m.Like(bits, 0x7fffffff)));
+}
+Node InOrder(Lowering& l, const Op& op, const Node& a) {
+  Module& m = l.m();
+  const Node wide = m.Convert(a, "f32");
+  const Node order = Turned(m, m.Bits(wide, "i32"));
+  const Node wins =
+      m.Broadcast(Extreme(m, mesh::DType::kI32, /*least=*/Combiner(op) == "minimum"), a.dims);
+  return m.Select(m.Compare("NE", wide, wide), wins, order);
+}
+Node FromOrder(Lowering& l, const Op& op, const Node& order) {
+  Module& m = l.m();
+  return m.Convert(m.Bits(Turned(m, order), "f32"), ElementOf(l.type(op.results[0]).dtype));
+}
+
 void ReduceScatter(Lowering& l, const Op& op) {
   if (Empty(l, op)) return;
   const int64_t dim = op.attrs.Int("dim"), group = op.attrs.Int("group", 1);
@@ -71,8 +95,10 @@ void ReduceScatter(Lowering& l, const Op& op) {
     l.Set(op.results[0], l.m().DynamicSlice(ReducedWhereGathered(l, op, a), dim, start, chunk));
     return;
   }
-  l.Set(op.results[0],
-        l.m().ReduceScatter(Combiner(op), a, dim, l.GroupsOf(op.attrs.Ints("axes"))));
+  const bool in_order = IsFloatExtreme(l, op);
+  const Node part = l.m().ReduceScatter(Combiner(op), in_order ? InOrder(l, op, a) : a, dim,
+                                        l.GroupsOf(op.attrs.Ints("axes")));
+  l.Set(op.results[0], in_order ? FromOrder(l, op, part) : part);
 }
 
 void AllToAll(Lowering& l, const Op& op) {
@@ -88,21 +114,30 @@ void AllToAll(Lowering& l, const Op& op) {
 
 void LowerAllReduces(Lowering& l, std::span<const Op* const> ops) {
   // Those that may be one instruction: of one element type and one reduction.
-  std::map<std::pair<std::string, std::string>, std::vector<const Op*>> alike;
+  struct Alike {
+    std::vector<const Op*> ops;
+    std::vector<Node> values;
+  };
+  std::map<std::pair<std::string, std::string>, Alike> all;
   for (const Op* op : ops) {
     if (Empty(l, *op)) continue;
     if (IsWideExtreme(l, *op)) {
       l.Set(op->results[0], ReducedWhereGathered(l, *op, l.In(*op, 0)));
       continue;
     }
-    alike[{ElementOf(l.type(op->operands[0]).dtype), Combiner(*op)}].push_back(op);
+    Node value = l.In(*op, 0);
+    if (IsFloatExtreme(l, *op)) value = InOrder(l, *op, value);
+    Alike& alike = all[{value.element, Combiner(*op)}];
+    alike.ops.push_back(op);
+    alike.values.push_back(std::move(value));
   }
-  for (const auto& [key, members] : alike) {
-    std::vector<Node> values;
-    for (const Op* op : members) values.push_back(l.In(*op, 0));
+  for (const auto& [key, alike] : all) {
     const std::vector<Node> results =
-        l.m().AllReduce(key.second, values, l.GroupsOf(members[0]->attrs.Ints("axes")));
-    for (size_t i = 0; i < members.size(); ++i) l.Set(members[i]->results[0], results[i]);
+        l.m().AllReduce(key.second, alike.values, l.GroupsOf(alike.ops[0]->attrs.Ints("axes")));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Op& op = *alike.ops[i];
+      l.Set(op.results[0], IsFloatExtreme(l, op) ? FromOrder(l, op, results[i]) : results[i]);
+    }
   }
 }
 

@@ -108,23 +108,17 @@ Node LaneAt(Module& m, const Node& places, uint64_t in_group) {
   return By(m, "and", places, in_group - 1);
 }
 
-Node Bits(Module& m, const Node& a, const std::string& element) {
-  const Node result{"", element, a.dims};
-  return m.Line("stablehlo.bitcast_convert " + a.name + " : (" + a.type() + ") -> " + result.type(),
-                element, a.dims);
-}
-
 // The low bits as mantissa of a number in [1, 2), less 1.
 Node ToFloat(Module& m, const Node& word) {
   const Node mantissa = m.Binary("and", word, m.Whole("ui32", word.dims, 0x7FFFFFu));
   const Node bits = m.Binary("or", mantissa, m.Whole("ui32", word.dims, 0x3F800000u));
-  const Node number = Bits(m, bits, "f32");
+  const Node number = m.Bits(bits, "f32");
   return m.Binary("subtract", number, m.Like(number, 1));
 }
 Node ToDouble(Module& m, const Node& high, const Node& low) {
   const Node top = m.Convert(m.Binary("and", high, m.Whole("ui32", high.dims, 0xFFFFFu)), "ui64");
   const Node mantissa = m.Binary("or", By(m, "shift_left", top, 32), m.Convert(low, "ui64"));
-  const Node number = Bits(m, By(m, "or", mantissa, uint64_t{1023} << 52), "f64");
+  const Node number = m.Bits(By(m, "or", mantissa, uint64_t{1023} << 52), "f64");
   return m.Binary("subtract", number, m.Like(number, 1));
 }
 
