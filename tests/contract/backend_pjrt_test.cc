@@ -106,11 +106,23 @@ TEST_F(PjrtTest, CompiledProgramsAreKeptAndFoundAgain) {
   };
   run({.compiled = 1});
   run({.cached = 1});
-  // One that is damaged is made anew.
-  for (const auto& file : std::filesystem::directory_iterator(folder.path() + "/compiled")) {
-    std::ofstream(file.path()) << "damaged";
-  }
+  // One that is damaged is made anew: cut off, or one bit of it anywhere.
+  const auto kept = [&] {
+    return std::filesystem::directory_iterator(folder.path() + "/compiled")->path();
+  };
+  std::ofstream(kept()) << "damaged";
   run({.compiled = 1});
+  for (const double place : {0.0, 0.3, 0.5, 0.7, 1.0}) {
+    const auto size = static_cast<double>(std::filesystem::file_size(kept()));
+    std::fstream file(kept(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(place * (size - 1)));
+    const char byte = static_cast<char>(file.peek() ^ 4);
+    file.seekp(file.tellg());
+    file.put(byte);
+    file.close();
+    run({.compiled = 1});
+    run({.cached = 1});
+  }
 }
 
 // The main job's step on 8 devices. How long writing it takes, whatever the plugin then takes, is

@@ -81,6 +81,15 @@ Result<std::vector<PJRT_NamedValue>> ParseOptions(std::string_view text) {
   return values;
 }
 
+// XXH3 of 128 bits, as 32 digits.
+std::string HashOf(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text;
+}
+
 std::vector<int64_t> MinorToMajor(size_t rank) {
   std::vector<int64_t> order(rank);
   for (size_t d = 0; d < rank; ++d) order[d] = static_cast<int64_t>(rank - 1 - d);
@@ -225,12 +234,7 @@ Result<ExecutableHandle> Client::Compile(const std::string& text, std::span<cons
       const char* value = std::getenv(flags);
       if (value != nullptr) key += "\n" + std::string(value);
     }
-    const XXH128_hash_t hash = XXH3_128bits(key.data(), key.size());
-    char name[64];
-    std::snprintf(name, sizeof name, "/%016llx%016llx.pjrt",
-                  static_cast<unsigned long long>(hash.high64),
-                  static_cast<unsigned long long>(hash.low64));
-    path = cache + name;
+    path = cache + "/" + HashOf(key) + ".pjrt";
     if (auto found = Cached(path); found.ok()) {
       *cached = true;
       return found;
@@ -255,9 +259,13 @@ Result<ExecutableHandle> Client::Compile(const std::string& text, std::span<cons
   return made;
 }
 
-// What cannot be loaded, as after another version wrote it, is compiled anew.
+// A kept program is its hash, then its bytes: plugins take damaged ones, which compute something
+// else. What is damaged or cannot be loaded, as after another version wrote it, is compiled anew.
 Result<ExecutableHandle> Client::Cached(const std::string& path) const {
-  MT_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  MT_ASSIGN_OR_RETURN(const std::string file, ReadFile(path));
+  const size_t front = std::min(file.size(), HashOf("").size());
+  const std::string_view bytes = std::string_view(file).substr(front);
+  if (file.substr(0, front) != HashOf(bytes)) return DataLoss(path + ": expected another hash");
   MT_PJRT_ARGS(PJRT_Executable_DeserializeAndLoad_Args, args);
   args.client = client_.get();
   args.serialized_executable = bytes.data();
@@ -278,7 +286,8 @@ void Client::Keep(const ExecutableHandle& executable, const std::string& path) c
     if (status.ok()) {
       status = MakeDirectories(path.substr(0, path.rfind('/')));
       if (status.ok()) {
-        status = WriteFileAtomically(path, {args.serialized_bytes, args.serialized_bytes_size});
+        const std::string_view bytes(args.serialized_bytes, args.serialized_bytes_size);
+        status = WriteFileAtomically(path, HashOf(bytes) + std::string(bytes));
       }
       args.serialized_executable_deleter(args.serialized_executable);
     }
