@@ -125,6 +125,30 @@ TEST_F(PjrtTest, CompiledProgramsAreKeptAndFoundAgain) {
   }
 }
 
+#ifdef MT_PLUGIN_THAT_FAILS
+// A kept program is of the devices that it was compiled for.
+TEST_F(PjrtTest, OtherDevicesGetProgramsOfTheirOwn) {
+  const testing_folder::TempFolder folder;
+  ::setenv("MT_REAL_PLUGIN", PluginPath().c_str(), 1);
+  program::Builder b("add");
+  b.Output("y", b.Input("x", {mesh::DType::kF32, {4}}) + 1.0);
+  const plan::Plan plan = PlanOf(*b.Build(), "", {});
+  const auto compiled = [&](const char* kind) {
+    ::setenv("MT_SAY_KIND", kind, 1);
+    const auto backend = *MakePjrtBackend({.plugin = MT_PLUGIN_THAT_FAILS, .cache = folder.path()});
+    const int64_t rank = 0;
+    EXPECT_TRUE(backend->Compile(plan, {&rank, 1}, nullptr).ok());
+    return CountsOfPjrtBackend(*backend).compiled;
+  };
+  EXPECT_EQ(compiled("one"), 1);
+  EXPECT_EQ(compiled("one"), 0);
+  EXPECT_EQ(compiled("another"), 1);
+  ::unsetenv("MT_SAY_KIND");
+  ::unsetenv("MT_REAL_PLUGIN");
+}
+
+#endif
+
 // The main job's step on 8 devices. How long writing it takes, whatever the plugin then takes, is
 // printed; `mlp_bench --kinds` measures it (pjrt_text).
 TEST_F(PjrtTest, WhatIsWrittenAndCompiledIsCounted) {

@@ -7,6 +7,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 #include "runtime/device/pjrt/compile_options.h"
 #include "runtime/device/pjrt/plugin.h"
 
@@ -90,6 +91,20 @@ std::string HashOf(std::string_view bytes) {
   return text;
 }
 
+// What code for this machine's processor may use: the lines of its first core that say so.
+std::string Processor() {
+  const auto text = ReadFile("/proc/cpuinfo");
+  if (!text.ok()) return "";
+  std::string said;
+  for (const std::string& line : Split(*text, '\n')) {
+    if (line.empty()) break;  // the next core
+    for (const char* field : {"model name", "flags", "Features", "CPU part"}) {
+      if (line.starts_with(field)) said += line + "\n";
+    }
+  }
+  return said;
+}
+
 std::vector<int64_t> MinorToMajor(size_t rank) {
   std::vector<int64_t> order(rank);
   for (size_t d = 0; d < rank; ++d) order[d] = static_cast<int64_t>(rank - 1 - d);
@@ -134,6 +149,7 @@ Status Client::Open(const std::string& options, int cpu_devices) {
   devices_.assign(devices.addressable_devices,
                   devices.addressable_devices + devices.num_addressable_devices);
   ids_.clear();
+  descriptions_.clear();
   for (PJRT_Device* device : devices_) {
     MT_PJRT_ARGS(PJRT_Device_GetDescription_Args, description);
     description.device = device;
@@ -142,6 +158,14 @@ Status Client::Open(const std::string& options, int cpu_devices) {
     id.device_description = description.device_description;
     MT_RETURN_IF_ERROR(MT_PJRT_CALL(plugin, PJRT_DeviceDescription_Id, id));
     ids_.push_back(id.id);
+    MT_PJRT_ARGS(PJRT_DeviceDescription_Kind_Args, kind);
+    kind.device_description = description.device_description;
+    MT_RETURN_IF_ERROR(MT_PJRT_CALL(plugin, PJRT_DeviceDescription_Kind, kind));
+    MT_PJRT_ARGS(PJRT_DeviceDescription_DebugString_Args, words);
+    words.device_description = description.device_description;
+    MT_RETURN_IF_ERROR(MT_PJRT_CALL(plugin, PJRT_DeviceDescription_DebugString, words));
+    descriptions_.push_back(std::string(kind.device_kind, kind.device_kind_size) + " " +
+                            std::string(words.debug_string, words.debug_string_size));
   }
   return OkStatus();
 }
@@ -234,6 +258,8 @@ Result<ExecutableHandle> Client::Compile(const std::string& text, std::span<cons
       const char* value = std::getenv(flags);
       if (value != nullptr) key += "\n" + std::string(value);
     }
+    for (const int device : devices) key += "\n" + descriptions_[device];
+    if (platform_ == "cpu") key += "\n" + Processor();
     path = cache + "/" + HashOf(key) + ".pjrt";
     if (auto found = Cached(path); found.ok()) {
       *cached = true;

@@ -128,7 +128,8 @@ class Client {
   ClientHandle client_;
   std::string platform_, platform_version_;
   std::vector<PJRT_Device*> devices_;
-  std::vector<int> ids_;  // global, per device
+  std::vector<int> ids_;                   // global, per device
+  std::vector<std::string> descriptions_;  // in the plugin's words, per device
 };
 
 }  // namespace meshtrain::device::pjrt

@@ -1,7 +1,7 @@
-// A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for two. Where
+// A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for these. Where
 // MT_FAIL_AFTER is set, steps after so many fail with the code MT_FAIL_WITH (of PJRT_Error_Code),
 // as when a device is lost or has no memory left. Where MT_SAY_PLATFORM is, that is its platform's
-// name.
+// name, and MT_SAY_KIND its devices' kind.
 #include <dlfcn.h>
 #include <pjrt_c_api.h>
 
@@ -31,6 +31,15 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   if (std::getenv("MT_FAIL_AFTER") == nullptr || steps++ < Number("MT_FAIL_AFTER"))
     return real->PJRT_LoadedExecutable_Execute(args);
   return reinterpret_cast<PJRT_Error*>(&failure);
+}
+
+PJRT_Error* Kind(PJRT_DeviceDescription_Kind_Args* args) {
+  if (PJRT_Error* error = real->PJRT_DeviceDescription_Kind(args)) return error;
+  if (const char* kind = std::getenv("MT_SAY_KIND")) {
+    args->device_kind = kind;
+    args->device_kind_size = std::strlen(kind);
+  }
+  return nullptr;
 }
 
 PJRT_Error* PlatformName(PJRT_Client_PlatformName_Args* args) {
@@ -73,6 +82,7 @@ extern "C" const PJRT_Api* GetPjrtApi() {
   std::memcpy(&ours, real, size);
   ours.struct_size = size;
   ours.PJRT_LoadedExecutable_Execute = Execute;
+  ours.PJRT_DeviceDescription_Kind = Kind;
   ours.PJRT_Client_PlatformName = PlatformName;
   ours.PJRT_Error_Message = Message;
   ours.PJRT_Error_GetCode = Code;
