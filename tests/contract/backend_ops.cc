@@ -417,6 +417,10 @@ TEST_P(BackendSuite, EmptyTensorsAreFine) {
   b.Output("order", ArgSort(x, 1));
   b.Output("values", Sort(x, 0));
   b.Output("set", ScatterSet(y, Iota({0}, 0), Reshape(x, {0, 3})));
+  b.Output("taken", TakeAlong(x, ArgSort(x, 1), 1));
+  b.Output("none taken", Gather(y, Iota({0}, 0), 0));
+  b.Output("of no columns", Gather(Transpose(x, {1, 0}), Iota({2}, 0), 0));
+  b.Output("of no rows", Gather(x, Iota({2}, 0), 0));  // NaN
   const Program program = *b.Build();
   const StepInput input = InputFor(program, 3);
   const auto got = RunPlan(*backend, PlanOf(program, "", {}), input);

@@ -34,10 +34,21 @@ struct Ids {
   }
 };
 
+// A result without elements, or of a table without rows, where no number is one: StableHLO has no
+// slices of such. NaN, of which there may be none.
+bool TakesNothing(Lowering& l, const Op& op, int64_t rows) {
+  const mesh::TensorType& type = l.type(op.results[0]);
+  if (type.num_elements() > 0 && rows > 0) return false;
+  l.Set(op.results[0],
+        l.m().Splat(ElementOf(type.dtype), type.dims, std::numeric_limits<double>::quiet_NaN()));
+  return true;
+}
+
 void Gather(Lowering& l, const Op& op) {
   Module& m = l.m();
   const Node table = l.In(op, 0), given = l.In(op, 1);
   const int64_t axis = op.attrs.Int("axis");
+  if (TakesNothing(l, op, table.dims[axis])) return;
   const Ids ids(l, op, given, table.dims[axis]);
   const Node taken = m.Gather(table, ids.own, axis);
   std::vector<int64_t> mapping;
@@ -90,6 +101,7 @@ void TakeAlong(Lowering& l, const Op& op) {
   Module& m = l.m();
   const Node a = l.In(op, 0), given = l.In(op, 1);
   const int64_t axis = op.attrs.Int("axis");
+  if (TakesNothing(l, op, a.dims[axis])) return;
   const Ids ids(l, op, given, a.dims[axis]);
   const Node taken = m.GatherAlong(a, ids.own, axis);
   const Node own = m.Select(ids.here, taken, m.Like(taken, 0));
