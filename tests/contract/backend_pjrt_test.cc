@@ -147,6 +147,31 @@ TEST_F(PjrtTest, OtherDevicesGetProgramsOfTheirOwn) {
   ::unsetenv("MT_REAL_PLUGIN");
 }
 
+// What a compiler refuses it would refuse at the next attempt.
+TEST_F(PjrtTest, AProgramThatIsRefusedIsNotTriedAgain) {
+  ::setenv("MT_REAL_PLUGIN", PluginPath().c_str(), 1);
+  program::Builder b("add");
+  b.Output("y", b.Input("x", {mesh::DType::kF32, {4}}) + 1.0);
+  const plan::Plan plan = PlanOf(*b.Build(), "", {});
+  const auto backend = *MakePjrtBackend({.plugin = MT_PLUGIN_THAT_FAILS});
+  // UNKNOWN, INVALID_ARGUMENT, UNIMPLEMENTED and INTERNAL by the numbers that PJRT gives them.
+  for (const auto& [code, want] :
+       std::vector<std::pair<const char*, StatusCode>>{{"2", StatusCode::kFailedPrecondition},
+                                                       {"3", StatusCode::kFailedPrecondition},
+                                                       {"12", StatusCode::kFailedPrecondition},
+                                                       {"13", StatusCode::kInternal}}) {
+    ::setenv("MT_REFUSE_WITH", code, 1);
+    const int64_t rank = 0;
+    const Status status = backend->Compile(plan, {&rank, 1}, nullptr).status();
+    EXPECT_EQ(status.code(), want) << code;
+    EXPECT_EQ(status.origin() == Origin::kManifest, want == StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find("PJRT_Client_Compile: the program is no good"),
+              std::string::npos)
+        << status.message();
+  }
+  ::unsetenv("MT_REFUSE_WITH");
+  ::unsetenv("MT_REAL_PLUGIN");
+}
 #endif
 
 // The main job's step on 8 devices. How long writing it takes, whatever the plugin then takes, is

@@ -279,7 +279,7 @@ Result<ExecutableHandle> Client::Compile(const std::string& text, std::span<cons
   args.program = &program;
   args.compile_options = options.data();
   args.compile_options_size = options.size();
-  MT_RETURN_IF_ERROR(MT_PJRT_CALL(*plugin_, PJRT_Client_Compile, args));
+  MT_RETURN_IF_ERROR(Refused(MT_PJRT_CALL(*plugin_, PJRT_Client_Compile, args)));
   ExecutableHandle made = Own(plugin_, args.executable);
   if (!path.empty()) Keep(made, path);
   return made;

@@ -99,6 +99,15 @@ Status Plugin::ToStatus(PJRT_Error* error, std::string_view what) const {
   return status;
 }
 
+Status Refused(const Status& answer) {
+  const StatusCode code = answer.code();
+  if (code != StatusCode::kUnknown && code != StatusCode::kInvalidArgument &&
+      code != StatusCode::kUnimplemented) {
+    return answer;
+  }
+  return answer.WithCode(StatusCode::kFailedPrecondition).From(Origin::kManifest);
+}
+
 BufferHandle Own(PluginPtr plugin, PJRT_Buffer* buffer) {
   return {std::move(plugin), buffer, [](const Plugin& p, PJRT_Buffer* b) {
             MT_PJRT_ARGS(PJRT_Buffer_Destroy_Args, args);

@@ -39,6 +39,10 @@ class Plugin {
 };
 using PluginPtr = std::shared_ptr<const Plugin>;
 
+// What a compiler answered. A program that it refuses it refuses at the next attempt too:
+// kFailedPrecondition of Origin::kManifest, whichever of its codes says so.
+Status Refused(const Status& answer);
+
 // An argument struct of the C API, zero but for its size.
 #define MT_PJRT_ARGS(Type, name) \
   Type name{};                   \

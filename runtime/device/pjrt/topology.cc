@@ -71,7 +71,7 @@ Result<CompiledSizes> Topology::Compile(const std::string& text) const {
   args.compile_options = options.data();
   args.compile_options_size = options.size();
   const Duration begin = SystemClock().Monotonic();
-  MT_RETURN_IF_ERROR(MT_PJRT_CALL(*plugin_, PJRT_Compile, args));
+  MT_RETURN_IF_ERROR(Refused(MT_PJRT_CALL(*plugin_, PJRT_Compile, args)));
   const Duration end = SystemClock().Monotonic();
   const Handle<PJRT_Executable> executable(
       plugin_, args.executable, [](const Plugin& p, PJRT_Executable* e) {

@@ -18,7 +18,7 @@ class Topology {
 
   int devices() const { return static_cast<int>(ids_.size()); }
 
-  // A program of StableHLO's text for a replica on each device. Errors: the plugin's.
+  // A program of StableHLO's text for a replica on each device. Errors: as Refused; the plugin's.
   Result<CompiledSizes> Compile(const std::string& text) const;
 
  private:

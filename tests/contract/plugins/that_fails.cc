@@ -1,7 +1,8 @@
 // A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for these. Where
 // MT_FAIL_AFTER is set, steps after so many fail with the code MT_FAIL_WITH (of PJRT_Error_Code),
-// as when a device is lost or has no memory left. Where MT_SAY_PLATFORM is, that is its platform's
-// name, and MT_SAY_KIND its devices' kind.
+// as when a device is lost or has no memory left. Where MT_REFUSE_WITH is, no program compiles, and
+// that is the code. Where MT_SAY_PLATFORM is, that is its platform's name, and MT_SAY_KIND its
+// devices' kind.
 #include <dlfcn.h>
 #include <pjrt_c_api.h>
 
@@ -33,6 +34,11 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   return reinterpret_cast<PJRT_Error*>(&failure);
 }
 
+PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
+  if (std::getenv("MT_REFUSE_WITH") == nullptr) return real->PJRT_Client_Compile(args);
+  return reinterpret_cast<PJRT_Error*>(&failure);
+}
+
 PJRT_Error* Kind(PJRT_DeviceDescription_Kind_Args* args) {
   if (PJRT_Error* error = real->PJRT_DeviceDescription_Kind(args)) return error;
   if (const char* kind = std::getenv("MT_SAY_KIND")) {
@@ -53,7 +59,8 @@ PJRT_Error* PlatformName(PJRT_Client_PlatformName_Args* args) {
 
 void Message(PJRT_Error_Message_Args* args) {
   if (!IsOurs(args->error)) return real->PJRT_Error_Message(args);
-  const std::string_view text = Number("MT_FAIL_WITH") == PJRT_Error_Code_RESOURCE_EXHAUSTED
+  const std::string_view text = std::getenv("MT_REFUSE_WITH") != nullptr ? "the program is no good"
+                                : Number("MT_FAIL_WITH") == PJRT_Error_Code_RESOURCE_EXHAUSTED
                                     ? "the device is full"
                                     : "the device went away";
   args->message = text.data();
@@ -62,7 +69,8 @@ void Message(PJRT_Error_Message_Args* args) {
 
 PJRT_Error* Code(PJRT_Error_GetCode_Args* args) {
   if (!IsOurs(args->error)) return real->PJRT_Error_GetCode(args);
-  args->code = static_cast<PJRT_Error_Code>(Number("MT_FAIL_WITH"));
+  const bool refused = std::getenv("MT_REFUSE_WITH") != nullptr;
+  args->code = static_cast<PJRT_Error_Code>(Number(refused ? "MT_REFUSE_WITH" : "MT_FAIL_WITH"));
   return nullptr;
 }
 
@@ -82,6 +90,7 @@ extern "C" const PJRT_Api* GetPjrtApi() {
   std::memcpy(&ours, real, size);
   ours.struct_size = size;
   ours.PJRT_LoadedExecutable_Execute = Execute;
+  ours.PJRT_Client_Compile = Compile;
   ours.PJRT_DeviceDescription_Kind = Kind;
   ours.PJRT_Client_PlatformName = PlatformName;
   ours.PJRT_Error_Message = Message;

@@ -123,8 +123,10 @@ TEST_F(AheadTest, AMeshOfAnotherSizeThanTheTargetIsRefused) {
 
 TEST_F(AheadTest, ACompilerThatFailsIsNamedWithTheProgram) {
   ::setenv("MT_AHEAD", "refuse", 1);
-  ExpectRefused(Compile(MT_PLUGIN_AHEAD).status(), StatusCode::kUnimplemented,
+  const Status refused = Compile(MT_PLUGIN_AHEAD).status();
+  ExpectRefused(refused, StatusCode::kFailedPrecondition,
                 "target tpu:v5e-4: evaluation: PJRT_Compile: cannot compile this");
+  EXPECT_EQ(refused.origin(), Origin::kManifest);
   ::setenv("MT_AHEAD", "abort", 1);
   ExpectRefused(Compile(MT_PLUGIN_AHEAD).status(), StatusCode::kInternal,
                 "expected a compiled program, got: the end of its process by signal 6: F1125 "
