@@ -1,6 +1,7 @@
 // Numbers that are easily lost, on every backend: NaN, -0, ties of 16 bits, tails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -58,6 +59,59 @@ TEST_P(BackendSuite, ExtremesKeepWhatIsNoNumber) {
       ExpectNear(*got, want, 0);
     }
   }
+}
+
+// What lies next to the middle of two numbers of 16 bits, and would fall into it as an f32.
+TEST_P(BackendSuite, HalvesOfWiderNumbersAreRoundedOnce) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  StepInput input;
+  Builder b("halves");
+  Builder::Scope scope(b);
+  const auto add = [&](const std::string& name, DType from, const auto& numbers) {
+    meshtrain::testing::Array& array = input.inputs[name] =
+        meshtrain::testing::Array({from, {static_cast<int64_t>(numbers.size())}});
+    std::copy(numbers.begin(), numbers.end(), array.at.begin());
+    const Value x = b.Input(name, array.type);
+    b.Output(name + " as bf16", program::Cast(x, DType::kBF16));
+    b.Output(name + " as f16", program::Cast(x, DType::kF16));
+  };
+  std::vector<double> doubles = {0,     1,      65504,    65519.9999999999, 65520,
+                                 1e300, 3.4e38, HUGE_VAL, std::nan("")};
+  for (const double middle : {0x1.01p0, 0x1.03p0, 0x1.01p40, 0x1.03p-40, 0x1.002p0, 0x1.006p5}) {
+    for (const double away : {-0x1p-40, 0.0, 0x1p-40, 0x1p-12}) {
+      doubles.push_back(middle * (1 + away));
+    }
+  }
+  for (size_t i = 0, n = doubles.size(); i < n; ++i) doubles.push_back(-doubles[i]);
+  add("f64", DType::kF64, doubles);
+  std::vector<int64_t> wide = {0,
+                               1,
+                               2049,
+                               65519,
+                               65520,
+                               std::numeric_limits<int64_t>::max(),
+                               std::numeric_limits<int64_t>::min() + 1};
+  for (int bit = 8; bit < 62; ++bit) {
+    for (const int64_t first : {1, 3}) {
+      const int64_t middle = (int64_t{1} << bit) + (first << (bit - 8));
+      for (const int64_t away : {-1, 0, 1}) wide.push_back(middle + away);
+    }
+  }
+  for (size_t i = 0, n = wide.size(); i < n; ++i) wide.push_back(-wide[i]);
+  std::vector<int32_t> narrow = {std::numeric_limits<int32_t>::min()};
+  for (const int64_t number : wide) {
+    if (std::abs(number) <= std::numeric_limits<int32_t>::max()) {
+      narrow.push_back(static_cast<int32_t>(number));
+    }
+  }
+  wide.push_back(std::numeric_limits<int64_t>::min());
+  add("i64", DType::kI64, wide);
+  add("i32", DType::kI32, narrow);
+  const Program program = *b.Build();
+  const auto got = RunPlan(*backend, LoweredBy(*backend, program, "", {}), input);
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  ExpectNear(*got, *meshtrain::testing::Interpret(program, input), 0);
 }
 
 }  // namespace

@@ -362,6 +362,7 @@ Array Select(const Operands& x, const TensorType& type, Keep keep) {
 
 // Towards zero, and to the type's ends, from floats to integers; whole numbers wrap around.
 Number Casted(Number v, DType from, DType to) {
+  if (mesh::IsHalf(to)) return v;  // rounded once, afterwards
   if (mesh::IsFloat(to)) return static_cast<double>(v);
   if (to == DType::kBool) return v != 0 ? 1 : 0;
   if (!mesh::IsFloat(from) || !std::isfinite(v)) return RoundTo(to, v);

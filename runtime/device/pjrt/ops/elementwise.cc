@@ -87,6 +87,35 @@ void Gelu(Lowering& l, const Op& op) {
         m.Binary("multiply", m.Binary("multiply", half, x), m.Binary("add", one, p)));
 }
 
+// mesh::OddFloat: an f32 from which bf16 is what one rounding of `a` gives. XLA's way to bf16 leads
+// through an f32 to nearest.
+Node OddFloat(Module& m, const Node& a) {
+  // Behind a barrier, or XLA may leave out the way there and back.
+  const Node narrow = m.Barrier(m.Convert(a, "f32"));
+  const Node back = m.Convert(narrow, "f64");
+  const auto one = [&](const Node& where) { return m.Convert(where, "ui32"); };
+  const Node away = m.Compare("GT", m.Unary("abs", back), m.Unary("abs", a));
+  const Node cut = m.Binary("and", m.Compare("NE", back, a), m.Compare("EQ", a, a));
+  const Node toward = m.Binary("subtract", m.Bits(narrow, "ui32"), one(away));
+  return m.Bits(m.Binary("or", toward, one(cut)), "f32");
+}
+// The same of whole numbers: from 2^24 on, where an f32 does not hold all, as many bits are cut off
+// as leave 11 to 24.
+Node OddWhole(Module& m, const Node& a) {
+  const Node size = m.Unary("abs", a), none = m.Like(a, 0);
+  const auto power = [&](int64_t bits) { return m.Whole(a.element, a.dims, uint64_t{1} << bits); };
+  Node last = none;  // the last bit that is kept; 0: all are
+  for (const int64_t bits : {24, 38, 52}) {
+    if (bits > 31 && a.element == "i32") break;
+    last = m.Select(m.Compare("GE", size, power(bits)), power(bits - 10), last);
+  }
+  const Node below =
+      m.Select(m.Compare("EQ", last, none), none, m.Binary("subtract", last, m.Like(a, 1)));
+  const Node rest = m.Binary("and", a, below);
+  return m.Select(m.Compare("EQ", rest, none), a,
+                  m.Binary("or", m.Binary("subtract", a, rest), last));
+}
+
 // A float becomes true where it is not 0, NaN included.
 void Cast(Lowering& l, const Op& op) {
   Module& m = l.m();
@@ -94,6 +123,12 @@ void Cast(Lowering& l, const Op& op) {
   const std::string element = ElementOf(l.type(op.results[0]).dtype);
   if (element == "i1" && a.element != "i1") {
     return l.Set(op.results[0], m.Compare("NE", a, m.Like(a, 0)));
+  }
+  if (element == "bf16" && a.element == "f64") {
+    return l.Set(op.results[0], m.Convert(OddFloat(m, a), element));
+  }
+  if (element == "bf16" && (a.element == "i64" || a.element == "i32")) {
+    return l.Set(op.results[0], m.Convert(OddWhole(m, a), element));
   }
   l.Set(op.results[0], m.Convert(a, element));
 }
