@@ -114,5 +114,42 @@ TEST_P(BackendSuite, HalvesOfWiderNumbersAreRoundedOnce) {
   ExpectNear(*got, *meshtrain::testing::Interpret(program, input), 0);
 }
 
+// Nothing is left of gelu where erf is -1.
+TEST_P(BackendSuite, GeluHasNoTail) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  StepInput input;
+  Builder b("gelu");
+  Builder::Scope scope(b);
+  for (const DType dtype : kFloats) {
+    const std::string name(mesh::DTypeName(dtype));
+    meshtrain::testing::Array& array = input.inputs[name] =
+        meshtrain::testing::Array({dtype, {10}});
+    array.at = {-1, -3, -5.5, -6, -10, -100, -3e4, -HUGE_VAL, 3e4, std::nan("")};
+    const Value x = b.Input(name, array.type);
+    b.Output("erf " + name, program::Erf(x));
+    b.Output("gelu " + name, program::Gelu(program::Slice(x, {0}, {7})));
+  }
+  const Program program = *b.Build();
+  const auto got = RunPlan(*backend, LoweredBy(*backend, program, "", {}), input);
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  const auto want = *meshtrain::testing::Interpret(program, input);
+  for (const DType dtype : kFloats) {
+    const std::string name(mesh::DTypeName(dtype));
+    const double tolerance = mesh::IsHalf(dtype) ? 4 * mesh::UnitRoundoff(dtype) : 1e-6;
+    EXPECT_LE(meshtrain::testing::Difference(got->outputs.at("erf " + name),
+                                             want.outputs.at("erf " + name)),
+              tolerance)
+        << name;
+    EXPECT_LE(meshtrain::testing::Difference(got->outputs.at("gelu " + name),
+                                             want.outputs.at("gelu " + name)),
+              tolerance)
+        << name;
+    for (const size_t at : {4, 5, 6}) {
+      EXPECT_LE(std::abs(got->outputs.at("gelu " + name).at[at]), 1e-20) << name << " " << at;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::device

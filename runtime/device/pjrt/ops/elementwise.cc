@@ -47,11 +47,16 @@ void Compared(Lowering& l, const Op& op) {
   l.Set(op.results[0], l.m().Compare(kDirection.text, Operand(l, op, 0), Operand(l, op, 1)));
 }
 
-Node Erf(Module& m, const Node& a) {
-  return m.Line("chlo.erf " + a.name + " : " + a.type() + " -> " + a.type(), a.element, a.dims);
-}
-
 Node Abs(Module& m, const Node& a) { return IsUnsigned(a) ? a : m.Unary("abs", a); }
+
+// XLA's of f32 stops short of 1, and gelu would have a tail; from 4 on it rounds to 1.
+Node Erf(Module& m, const Node& a) {
+  const Node erf =
+      m.Line("chlo.erf " + a.name + " : " + a.type() + " -> " + a.type(), a.element, a.dims);
+  if (a.element == "f64") return erf;
+  const Node whole = m.Compare("GE", m.Unary("abs", a), m.Like(a, 4));
+  return m.Select(whole, m.Unary("sign", a), erf);
+}
 
 Node Sign(Module& m, const Node& a) {
   if (!IsUnsigned(a)) return m.Unary("sign", a);
