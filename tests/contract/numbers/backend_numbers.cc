@@ -13,9 +13,12 @@ namespace meshtrain::device {
 namespace {
 
 using mesh::DType;
+using mesh::Layout;
+using mesh::Mesh;
 using program::Builder;
 using program::Program;
 using program::Value;
+using sharding::Given;
 using testing::StepInput;
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
@@ -147,6 +150,32 @@ TEST_P(BackendSuite, GeluHasNoTail) {
         << name;
     for (const size_t at : {4, 5, 6}) {
       EXPECT_LE(std::abs(got->outputs.at("gelu " + name).at[at]), 1e-20) << name << " " << at;
+    }
+  }
+}
+
+// Parts that several devices hold are put together without a sum.
+TEST_P(BackendSuite, WhatIsJoinedKeepsItsSign) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  if (!Fits(*backend, "a=2")) GTEST_SKIP() << "few devices";
+  const Mesh mesh = *Mesh::Parse("a=2");
+  for (const DType dtype : kFloats) {
+    SCOPED_TRACE(mesh::DTypeName(dtype));
+    Builder b("joined");
+    Builder::Scope scope(b);
+    const Value x = b.Input("x", {dtype, {3}});
+    b.Output("y", program::Concat({x, -x}, 0));
+    const Program program = *b.Build();
+    StepInput input;
+    input.inputs["x"] = meshtrain::testing::Array({dtype, {3}});
+    input.inputs["x"].at = {-0.0, 0.0, -0.0};
+    Given given = FirstDimension(program, "a=2");
+    given.outputs.insert_or_assign("y", *Layout::Parse("{a}", mesh));
+    const auto got = RunPlan(*backend, LoweredBy(*backend, program, "a=2", given), input);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(std::signbit(got->outputs.at("y").at[i]), i == 0 || i == 2 || i == 4) << i;
     }
   }
 }

@@ -23,12 +23,18 @@ void Concat(Lowering& l, const Op& op) {
   if (!op.attrs.Bool("overlaid")) {
     return l.Set(op.results[0], l.m().Concat(parts, op.attrs.Int("axis")));
   }
-  // Each part stands in its place, between zeros.
-  Node whole = parts[0];
-  for (size_t i = 1; i < parts.size(); ++i) {
-    whole = l.m().Binary(whole.element == "i1" ? "or" : "add", whole, parts[i]);
+  // Each part stands in its place, between zeros. Of floats the bits, for a -0 is no 0; of f64 on
+  // CPUs alone, since XLA has no such step for TPUs.
+  Module& m = l.m();
+  const std::string element = parts[0].element;
+  const int64_t width = 8 * mesh::DTypeBytes(l.type(op.results[0]).dtype);
+  const bool sums = element == "f64" && !l.for_cpus(), bits = IsFloatElement(element) && !sums;
+  Node whole;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Node part = bits ? m.Bits(parts[i], "ui" + std::to_string(width)) : parts[i];
+    whole = i == 0 ? part : m.Binary(sums ? "add" : "or", whole, part);
   }
-  l.Set(op.results[0], whole);
+  l.Set(op.results[0], bits ? m.Bits(whole, element) : whole);
 }
 
 void Reverse(Lowering& l, const Op& op) {
