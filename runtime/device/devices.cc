@@ -31,11 +31,15 @@ Result<std::unique_ptr<Backend>> Discrete(const BackendOptions& options) {
 }
 
 Result<std::unique_ptr<Backend>> OfPlugin(const BackendOptions& options, std::string platform) {
-  return MakePjrtBackend({.plugin = Environment("MESHTRAIN_PJRT_PLUGIN"),
-                          .platform = std::move(platform),
-                          .options = Environment("MESHTRAIN_PJRT_OPTIONS"),
-                          .devices = options.devices,
-                          .cache = Environment("MESHTRAIN_PJRT_CACHE")});
+  const std::string plugin = Environment("MESHTRAIN_PJRT_PLUGIN");
+  auto made = MakePjrtBackend({.plugin = plugin,
+                               .platform = std::move(platform),
+                               .options = Environment("MESHTRAIN_PJRT_OPTIONS"),
+                               .devices = options.devices,
+                               .cache = Environment("MESHTRAIN_PJRT_CACHE")});
+  // Where no plugin is named, what asks for one is: a manifest's field.
+  if (!made.ok() && plugin.empty()) return made.status().At("program.devices.kind " + options.kind);
+  return made;
 }
 Result<std::unique_ptr<Backend>> Pjrt(const BackendOptions& options) {
   return OfPlugin(options, "");

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "runtime/device/checks.h"
 #include "runtime/device/discrete/discrete_backend.h"
+#include "runtime/device/pjrt/pjrt_backend.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
@@ -26,6 +29,20 @@ TEST(DevicesTest, AnUnknownKindIsToldTheKnownOnes) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "devices: expected a kind of cpu, discrete, pjrt, tpu, cuda, got: abacus");
+}
+
+TEST(DevicesTest, AKindWithoutItsPluginIsNamedAsTheManifestDoes) {
+  if (!HasPjrt()) GTEST_SKIP() << "this build has no pjrt_c_api.h";
+  const char* plugin = std::getenv("MESHTRAIN_PJRT_PLUGIN");
+  const std::string before = plugin == nullptr ? "" : plugin;
+  ::unsetenv("MESHTRAIN_PJRT_PLUGIN");
+  const Status status = MakeBackend({.kind = "cuda"}).status();
+  if (plugin != nullptr) ::setenv("MESHTRAIN_PJRT_PLUGIN", before.c_str(), 1);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.origin(), Origin::kManifest);
+  EXPECT_EQ(status.message(),
+            "program.devices.kind cuda: pjrt: expected a plugin, named by MESHTRAIN_PJRT_PLUGIN, "
+            "got: none");
 }
 
 TEST(DevicesTest, WhatTheEnvironmentSaysOfDevicesWithWalls) {
