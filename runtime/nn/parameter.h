@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -67,7 +68,8 @@ class Parameter : public program::Variable {
             ParameterOptions options = {})
       : Variable(std::move(path), std::move(type), options.trainable),
         initializer_(initializer),
-        options_(std::move(options)) {
+        options_(std::move(options)),
+        holders_(std::make_shared<const bool>(true)) {
     ParameterScope::Tell(*this);
   }
   // The tutorial's DVariable(call_with_layout(initializer, layout, dims)).
@@ -84,6 +86,15 @@ class Parameter : public program::Variable {
   // "expected axes that divide its 4 heads, got: {*, model} of mesh model=8".
   Result<mesh::Layout> LayoutOn(const mesh::Mesh& mesh, const LayoutSpecs& specs) const;
 
+  // Expires with the last copy of this parameter (the layer's, the optimizer's). Copies that are
+  // plain Variables, and those that Unheld gives, do not count.
+  std::weak_ptr<const void> holders() const { return holders_; }
+  Parameter Unheld() const {
+    Parameter copy = *this;
+    copy.holders_.reset();
+    return copy;
+  }
+
   // Records its initial value in the current builder.
   Value RecordInitial(int64_t program_seed) const {
     return initializer_.Record(type(), SeedFor(program_seed, name()));
@@ -92,6 +103,7 @@ class Parameter : public program::Variable {
  private:
   Initializer initializer_;
   ParameterOptions options_;
+  std::shared_ptr<const void> holders_;
 };
 
 }  // namespace meshtrain::nn

@@ -1,5 +1,7 @@
 #include "runtime/saving/newest.h"
 
+#include <utility>
+
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/save.h"
@@ -27,6 +29,20 @@ Result<std::optional<checkpoint::Candidate>> TakeNewest(
     WarnOfDamage(candidate.path, loaded);
   }
   return std::optional<checkpoint::Candidate>();
+}
+
+Result<int64_t> RestoreNewest(
+    const std::string& folder,
+    const std::function<Status(std::unique_ptr<checkpoint::Checkpoint>)>& take) {
+  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates,
+                      checkpoint::ListCheckpoints(folder));
+  const auto load = [&](const std::string& path) -> Status {
+    MT_ASSIGN_OR_RETURN(auto checkpoint, checkpoint::Checkpoint::Open(path));
+    return take(std::move(checkpoint));
+  };
+  MT_ASSIGN_OR_RETURN(const auto taken, TakeNewest(candidates, load));
+  if (!taken) return NotFound(folder + ": expected a checkpoint, got: none");
+  return taken->step;
 }
 
 Result<std::optional<checkpoint::Candidate>> TakeNewestTogether(

@@ -2,7 +2,9 @@
 // so, and the one before is tried.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -21,6 +23,12 @@ using LoadCheckpoint = std::function<Status(const std::string& path)>;
 // load's; kDataLoss, of the oldest, where none is whole.
 Result<std::optional<checkpoint::Candidate>> TakeNewest(
     const std::vector<checkpoint::Candidate>& candidates, const LoadCheckpoint& load);
+
+// The newest whole checkpoint in `folder`, which `take` takes; its step. Errors: also kNotFound
+// where there is none.
+Result<int64_t> RestoreNewest(
+    const std::string& folder,
+    const std::function<Status(std::unique_ptr<checkpoint::Checkpoint>)>& take);
 
 // The same one in every process of a team, which all call it after Join: the chief says which (the
 // others' `candidates` do not count), and it is taken when all could load it. Errors: also the

@@ -31,15 +31,9 @@ StrategyScope::~StrategyScope() { current_strategy = previous_; }
 Strategy::~Strategy() = default;
 
 Result<int64_t> Strategy::Restore(const std::string& folder) {
-  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates,
-                      checkpoint::ListCheckpoints(folder));
-  const auto give = [&](const std::string& path) -> Status {
-    MT_ASSIGN_OR_RETURN(auto checkpoint, checkpoint::Checkpoint::Open(path));
-    return Give(std::move(checkpoint));
-  };
-  MT_ASSIGN_OR_RETURN(const auto taken, saving::TakeNewest(candidates, give));
-  if (!taken) return NotFound(folder + ": expected a checkpoint, got: none");
-  return taken->step;
+  return saving::RestoreNewest(folder, [this](std::unique_ptr<checkpoint::Checkpoint> from) {
+    return Give(std::move(from));
+  });
 }
 
 }  // namespace meshtrain::strategy

@@ -126,15 +126,17 @@ class Strategy {
   virtual Status Assign(const program::Variable& variable, const mesh::Tensor& value) = 0;
 
   // --- checkpoints
-  // Saves `variables`, without them every one that has a value, by their paths: any strategy, and
-  // none, can go on from it. The checkpoint's folder, "" in other processes than the chief. With
-  // parameter servers every variable and slot is saved, by the servers, which must reach the
-  // folder. Errors: kFailedPrecondition for two variables of one path; the disk's.
+  // Saves `variables`, without them every one that has a value and is still held by a layer, an
+  // optimizer or as a Parameter, by their paths: any strategy, and none, can go on from it. The
+  // checkpoint's folder, "" in other processes than the chief. With parameter servers every
+  // variable and slot is saved, by the servers, which must reach the folder. Errors:
+  // kFailedPrecondition for two variables of one path; the disk's.
   virtual Result<std::string> Save(const std::string& folder, int64_t step,
                                    std::span<const program::Variable> variables = {}) = 0;
   // Loads the newest whole checkpoint in `folder`, which every process reads, for the variables
-  // there are and those that come to be; its step. Errors: kNotFound where there is none,
-  // kInvalidArgument naming a variable of another type, kDataLoss.
+  // there are, of whatever model (Model::Restore: one model's only); what none of them takes is
+  // for the first variable of that path that comes to be. Its step. Errors: kNotFound where there
+  // is none, kInvalidArgument naming a variable of another type, kDataLoss.
   Result<int64_t> Restore(const std::string& folder);
 
  protected:

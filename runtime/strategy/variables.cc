@@ -1,5 +1,6 @@
 #include "runtime/strategy/variables.h"
 
+#include <set>
 #include <utility>
 
 #include "runtime/train/programs.h"
@@ -31,10 +32,9 @@ Status OfAnotherScope(const Variable& variable) {
 
 void Variables::Add(const nn::Parameter& parameter) {
   if (by_key_.contains(parameter.key())) return;
-  auto held = std::make_unique<Held>(Held{.parameter = parameter});
-  if (const auto given = given_.find(parameter.name()); given != given_.end()) {
-    held->first = given->second;
-  }
+  auto held =
+      std::make_unique<Held>(Held{.parameter = parameter.Unheld(), .holders = parameter.holders()});
+  if (auto given = given_.extract(parameter.name())) held->first = std::move(given.mapped());
   by_key_.emplace(parameter.key(), held.get());
   held_.push_back(std::move(held));
 }
@@ -208,7 +208,7 @@ void Variables::Retire(const Variable& variable) {
 std::vector<Variable> Variables::Valued() const {
   std::vector<Variable> valued;
   for (const auto& h : held_) {
-    if (!h->retired && (h->home != Home::kNone || h->first)) valued.push_back(h->parameter);
+    if (h->counts() && (h->home != Home::kNone || h->first)) valued.push_back(h->parameter);
   }
   return valued;
 }
@@ -216,15 +216,17 @@ std::vector<Variable> Variables::Valued() const {
 Status Variables::Give(std::map<std::string, Tensor> values) {
   for (const auto& h : held_) {
     const auto value = values.find(h->parameter.name());
-    if (h->retired || value == values.end()) continue;
+    if (!h->counts() || value == values.end()) continue;
     MT_RETURN_IF_ERROR(CheckType(h->parameter, value->second));
   }
+  std::set<std::string> taken;
   for (const auto& h : held_) {
     const auto value = values.find(h->parameter.name());
-    if (!h->retired && value != values.end()) {
-      MT_RETURN_IF_ERROR(Assign(h->parameter, value->second));
-    }
+    if (!h->counts() || value == values.end()) continue;
+    MT_RETURN_IF_ERROR(Assign(h->parameter, value->second));
+    taken.insert(value->first);
   }
+  std::erase_if(values, [&](const auto& value) { return taken.contains(value.first); });
   given_ = std::move(values);
   return OkStatus();
 }

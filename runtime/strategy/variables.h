@@ -63,19 +63,22 @@ class Variables {
 
   // The variable is saved and restored no more, until it is used again.
   void Retire(const program::Variable& variable);
-  // Variables that have a value and are not retired, in the order in which they were made.
+  // Variables that have a value, are not retired and are held by somebody else (a layer, an
+  // optimizer), in the order in which they were made.
   std::vector<program::Variable> Valued() const;
-  // Values by name, for variables there are and those that are made later. Errors: kInvalidArgument
-  // (type).
+  // Values by name, for such variables. A value that none of them takes goes to the first variable
+  // of its name that is made later. Errors: kInvalidArgument (type).
   Status Give(std::map<std::string, mesh::Tensor> values);
 
  private:
   enum class Home : uint8_t { kNone, kReplicas, kMesh };
   struct Held {
-    nn::Parameter parameter;
+    nn::Parameter parameter;            // Unheld
+    std::weak_ptr<const void> holders;  // of those who have it besides
     Home home = Home::kNone;
     std::optional<mesh::Tensor> first = {};  // given before it began
     bool retired = false;
+    bool counts() const { return !retired && !holders.expired(); }  // is saved and restored
   };
   Result<Held*> Find(const program::Variable& variable);
   Status Declare(const nn::Parameter& parameter, Home home, const Layouts& layouts);
@@ -89,7 +92,7 @@ class Variables {
   Replicas* replicas_ = nullptr;             // once something lies with them
   std::vector<std::unique_ptr<Held>> held_;  // as made
   std::map<const void*, Held*> by_key_;
-  std::map<std::string, mesh::Tensor> given_;  // for variables that are not there yet
+  std::map<std::string, mesh::Tensor> given_;  // that no variable has taken
 };
 
 }  // namespace meshtrain::strategy

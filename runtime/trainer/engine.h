@@ -79,6 +79,10 @@ class Engine {
   // Every state has its first value again: the weights `given`, one for each, where there are any.
   virtual Status BeginAnew(std::span<const mesh::Tensor> given) = 0;
 
+  // Each weight and slot of the steps there are takes its value out of `values`, by its name in
+  // checkpoints. Errors: kInvalidArgument naming one of another type, with nothing written.
+  virtual Status Give(std::map<std::string, mesh::Tensor>& values) = 0;
+
   // train::Fit and train::Evaluate. The result's step counts every step that changed the weights.
   // With a team all processes stop and save after the same step, whoever was asked to (StopVote).
   virtual Result<train::FitResult> Fit(FitWork work, std::stop_token stop) = 0;
@@ -137,6 +141,11 @@ inline void UseOwnPart(const Engine& engine, data::Pipeline& data) {
     return of_size == used.end() ? std::pair<int64_t, int64_t>(0, size) : of_size->second;
   });
 }
+
+// Each of `variables`, which are `strategy`'s, takes its value out of `values`. Errors:
+// Engine::Give's.
+Status GiveTo(strategy::Strategy& strategy, std::span<const program::Variable> variables,
+              std::map<std::string, mesh::Tensor>& values);
 
 // Each `strategy` outlives its engine.
 struct MeshEngineOptions {

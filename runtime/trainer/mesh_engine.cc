@@ -88,6 +88,10 @@ class MeshEngine final : public Engine {
     return OkStatus();
   }
 
+  Status Give(std::map<std::string, Tensor>& values) override {
+    return GiveTo(strategy_, states(), values);
+  }
+
   Result<train::FitResult> Fit(FitWork work, std::stop_token stop) override {
     std::optional<strategy::PipelineBatches> here;
     if (work.own != nullptr) work.batches = &here.emplace(*work.here);

@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/restore.h"
 #include "runtime/data/labels.h"
 #include "runtime/program/ops.h"
+#include "runtime/saving/newest.h"
 #include "runtime/strategy/dataset.h"
+#include "runtime/strategy/variables.h"
 #include "runtime/train/prediction.h"
 #include "runtime/train/programs.h"
 #include "runtime/trainer/engine.h"
@@ -56,6 +59,10 @@ Status CheckComponents(const std::vector<std::string>& want, const std::vector<s
   if (want == got) return OkStatus();
   return InvalidArgument("model: expected data of " + Join(want, ", ") +
                          ", got: " + Join(got, ", "));
+}
+
+std::vector<program::Variable> Weights(const nn::Layer& layer) {
+  return {layer.parameters().begin(), layer.parameters().end()};
 }
 
 // Of a pass's batches.
@@ -107,6 +114,22 @@ class CheckedBatches final : public train::BatchSource {
 };
 
 }  // namespace
+
+Status GiveTo(strategy::Strategy& strategy, std::span<const program::Variable> variables,
+              std::map<std::string, Tensor>& values) {
+  for (const program::Variable& v : variables) {
+    const auto value = values.find(v.name());
+    if (value == values.end()) continue;
+    MT_RETURN_IF_ERROR(strategy::CheckTypeOf(v.name(), v.type(), value->second.type()));
+  }
+  for (const program::Variable& v : variables) {
+    const auto value = values.find(v.name());
+    if (value == values.end()) continue;
+    MT_RETURN_IF_ERROR(strategy.Assign(v, value->second));
+    values.erase(value);
+  }
+  return OkStatus();
+}
 
 std::vector<double> History::Of(const std::string& name) const {
   std::vector<double> values;
@@ -160,6 +183,10 @@ Status Model::Prepare(const std::vector<TensorType>& types, const std::vector<st
     recipe_->components = names;
   }
   MT_RETURN_IF_ERROR(engine_->Prepare(types));
+  if (!restored_.empty()) {
+    MT_RETURN_IF_ERROR(engine_->Give(restored_));
+    restored_.clear();  // every weight and slot is made
+  }
   prepared_ = true;
   return OkStatus();
 }
@@ -282,6 +309,7 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
   MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
                       train::BuildPrediction(*layer_, named, /*seed=*/0,
                                              recipe_ ? recipe_->compute : std::nullopt));
+  MT_RETURN_IF_ERROR(GiveTo(strategy_, Weights(*layer_), restored_));
   Prediction made;
   for (const train::NamedInput& input : named) {
     const auto rows = made_of.rows.find(input.name);
@@ -330,7 +358,7 @@ Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {
 
 Result<std::string> Model::Save(const std::string& folder) {
   std::vector<program::Variable> states = engine_->states();
-  if (states.empty()) states.assign(layer_->parameters().begin(), layer_->parameters().end());
+  if (states.empty()) states = Weights(*layer_);
   if (states.empty()) {
     return FailedPrecondition("save: expected a model whose weights are made, got: none");
   }
@@ -338,7 +366,20 @@ Result<std::string> Model::Save(const std::string& folder) {
 }
 
 Status Model::Restore(const std::string& folder) {
-  MT_ASSIGN_OR_RETURN(step_, strategy_.Restore(folder));
+  const auto take = [this](std::unique_ptr<checkpoint::Checkpoint> from) -> Status {
+    std::map<std::string, Tensor> values;
+    for (const auto& [name, record] : from->index().variables) {
+      MT_ASSIGN_OR_RETURN(Tensor value, from->Load(name));
+      values.emplace(name, std::move(value));
+    }
+    const Status given =
+        prepared_ ? engine_->Give(values) : GiveTo(strategy_, Weights(*layer_), values);
+    MT_RETURN_IF_ERROR(given.At(from->path()));
+    if (prepared_) values.clear();
+    restored_ = std::move(values);
+    return OkStatus();
+  };
+  MT_ASSIGN_OR_RETURN(step_, saving::RestoreNewest(folder, take));
   return OkStatus();
 }
 

@@ -143,9 +143,13 @@ class Model {
   int64_t steps() const { return step_; }  // trained so far, in callbacks too
   // Of the training step for full batches; null before Fit or Evaluate, and with parameter servers.
   const plan::Plan* plan() const;
-  // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save. In
-  // a callback: at a step's end, with parameter servers at an epoch's (others are under way else).
+  // Saves weights and slots as of the step at hand (in the chief). In a callback: at a step's end,
+  // with parameter servers at an epoch's (others are under way else).
   Result<std::string> Save(const std::string& folder);
+  // Goes on from the newest save: this model's weights and slots take what was saved under their
+  // paths, when they are made if they are not yet; no other model's change. Errors: kNotFound where
+  // there is none, kDataLoss, kInvalidArgument naming one of another type (from Fit, Evaluate or
+  // Predict where it was not made yet).
   Status Restore(const std::string& folder);
 
  private:
@@ -170,6 +174,8 @@ class Model {
   bool prepared_ = false;                                        // for recipe_
   std::map<std::string, Prediction> predictions_;                // by input types
   std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
+  // By paths, for weights and slots that are not made yet.
+  std::map<std::string, mesh::Tensor> restored_;
   int64_t step_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/parameter/chief/steps.h"
 #include "runtime/strategy/server_strategy.h"
+#include "runtime/strategy/variables.h"
 #include "runtime/train/callbacks.h"
 #include "runtime/trainer/engine.h"
 
@@ -54,6 +55,22 @@ class ServerEngine final : public Engine {
   Status BeginAnew(std::span<const Tensor> given) override {
     for (size_t i = 0; i < given.size(); ++i) {
       MT_RETURN_IF_ERROR(coordinator_.Write(training_->parameters[i], given[i]));
+    }
+    return OkStatus();
+  }
+
+  Status Give(std::map<std::string, Tensor>& values) override {
+    std::vector<std::string> taken;
+    for (const auto& [name, parts] : coordinator_.planner().states()) {
+      const auto value = values.find(name);
+      if (value == values.end() || !Uses(name, parts.front().state.name)) continue;
+      MT_RETURN_IF_ERROR(
+          strategy::CheckTypeOf(name, parts.front().state.global_type, value->second.type()));
+      taken.push_back(name);
+    }
+    for (const std::string& name : taken) {
+      MT_RETURN_IF_ERROR(coordinator_.Write(name, values.at(name)));
+      values.erase(name);
     }
     return OkStatus();
   }
@@ -207,6 +224,15 @@ class ServerEngine final : public Engine {
     MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
                         coordinator_.CreatePerWorkerDataset(data.name, std::move(spec)));
     return own_.emplace(data.name, made).first->second;
+  }
+
+  // Whether the steps use the servers' state `name`, whose first part's name is `part`.
+  bool Uses(const std::string& name, const std::string& part) const {
+    const auto named = [](const auto& parameters, const std::string& wanted) {
+      return std::any_of(parameters.begin(), parameters.end(),
+                         [&](const nn::Parameter& p) { return p.name() == wanted; });
+    };
+    return named(recipe_->model->parameters(), name) || named(recipe_->optimizer->slots(), part);
   }
 
   // The steps for batches of these types, where there are none yet.
