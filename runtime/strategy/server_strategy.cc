@@ -1,7 +1,6 @@
 #include "runtime/strategy/server_strategy.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -105,13 +104,14 @@ Status ServerStrategy::PutOnServers(std::span<const Variable> variables) {
   return GiveNew();
 }
 
-Result<std::optional<Tensor>> ServerStrategy::Given(const std::string& name,
-                                                    const TensorType& type) const {
-  if (given_ == nullptr || !given_->index().variables.contains(name))
-    return std::optional<Tensor>();
-  MT_ASSIGN_OR_RETURN(Tensor value, given_->Load(name));
+Status ServerStrategy::GiveRestored(const std::string& name, const TensorType& type) {
+  const auto waiting = waiting_.find(name);
+  if (waiting == waiting_.end()) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const Tensor value, given_->Load(name));
   MT_RETURN_IF_ERROR(CheckTypeOf(name, type, value.type()).At(given_->path()));
-  return std::optional<Tensor>(std::move(value));
+  MT_RETURN_IF_ERROR(coordinator_->Write(name, value));
+  waiting_.erase(waiting);
+  return OkStatus();
 }
 
 Status ServerStrategy::GiveNew(std::span<const nn::Parameter> renewed) {
@@ -125,12 +125,11 @@ Status ServerStrategy::GiveNew(std::span<const nn::Parameter> renewed) {
       MT_RETURN_IF_ERROR(CheckTypeOf(name, TypeOf(parts), assigned->second.type()));
       MT_RETURN_IF_ERROR(coordinator_->Write(name, assigned->second));
       assigned_.erase(assigned);
+    } else if (again) {
+      MT_ASSIGN_OR_RETURN(const Tensor value, InitialValue(parts, renewed));
+      MT_RETURN_IF_ERROR(coordinator_->Write(name, value));
     } else {
-      MT_ASSIGN_OR_RETURN(std::optional<Tensor> value, Given(name, TypeOf(parts)));
-      if (!value && again) {
-        MT_ASSIGN_OR_RETURN(value, InitialValue(parts, renewed));
-      }
-      if (value) MT_RETURN_IF_ERROR(coordinator_->Write(name, *value));
+      MT_RETURN_IF_ERROR(GiveRestored(name, TypeOf(parts)));
     }
     begun_.insert(name);
   }
@@ -167,11 +166,12 @@ Status ServerStrategy::Give(std::unique_ptr<checkpoint::Checkpoint> from) {
     if (record == saved.end()) continue;
     MT_RETURN_IF_ERROR(CheckTypeOf(name, TypeOf(parts), record->second.type).At(from->path()));
   }
+  waiting_.clear();
+  for (const auto& [name, record] : saved) waiting_.insert(name);
+  std::erase_if(assigned_, [&](const auto& item) { return waiting_.contains(item.first); });
   given_ = std::move(from);
-  std::erase_if(assigned_, [&](const auto& item) { return saved.contains(item.first); });
   for (const auto& [name, parts] : coordinator_->planner().states()) {
-    MT_ASSIGN_OR_RETURN(const std::optional<Tensor> value, Given(name, TypeOf(parts)));
-    if (value) MT_RETURN_IF_ERROR(coordinator_->Write(name, *value));
+    MT_RETURN_IF_ERROR(GiveRestored(name, TypeOf(parts)));
   }
   return OkStatus();
 }

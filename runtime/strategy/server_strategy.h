@@ -14,14 +14,14 @@
 // schedules its steps: strategy->coordinator().Schedule.
 //
 // Kept true: a variable is on the servers from its first use, under its path, and begins with what
-// was assigned or restored before, else with its initial value. What was restored is kept for those
-// that come to be later, an optimizer's slots too. One thread.
+// was assigned or restored before, else with its initial value. What was restored and that
+// nothing took yet is kept for the first variable of its path that comes to be, an optimizer's slot
+// too. One thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -54,7 +54,8 @@ class ServerStrategy final : public Strategy {
   // another scope, kAlreadyExists for a second one of a path; the servers'.
   Status PutOnServers(std::span<const program::Variable> variables);
   // Gives those that the coordinator has made by itself what was assigned or restored. `renewed`:
-  // slots, as their servers hold them, that begin anew even where they have a value.
+  // slots, as their servers hold them, that begin with their initial value again where they have
+  // one.
   Status GiveNew(std::span<const nn::Parameter> renewed = {});
 
   Result<mesh::Tensor> Read(const program::Variable& variable) override;
@@ -72,9 +73,9 @@ class ServerStrategy final : public Strategy {
   Status Give(std::unique_ptr<checkpoint::Checkpoint> from) override;
   Result<nn::Parameter> Find(const program::Variable& variable) const;
   bool OnServers(const nn::Parameter& parameter) const;
-  // What was restored under this name, if anything was. Errors: kInvalidArgument (type).
-  Result<std::optional<mesh::Tensor>> Given(const std::string& name,
-                                            const mesh::TensorType& type) const;
+  // Writes what was restored under this name and that nothing took yet. Errors: kInvalidArgument
+  // (type).
+  Status GiveRestored(const std::string& name, const mesh::TensorType& type);
 
   std::unique_ptr<parameter::Coordinator> coordinator_;
   const int64_t ahead_;
@@ -82,6 +83,7 @@ class ServerStrategy final : public Strategy {
   std::map<std::string, mesh::Tensor> assigned_;  // before they were on the servers
   std::set<std::string> begun_;                   // states of the servers, by their paths
   std::unique_ptr<checkpoint::Checkpoint> given_;
+  std::set<std::string> waiting_;  // of given_, what no state has taken
 };
 
 }  // namespace meshtrain::strategy

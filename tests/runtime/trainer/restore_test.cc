@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/strategy/server_strategy.h"
@@ -32,6 +34,8 @@ CompileOptions Mse(std::shared_ptr<train::Optimizer> optimizer) {
 std::shared_ptr<train::Optimizer> Sgd(double learning_rate = 0.1) {
   return train::Sgd({.common = {.learning_rate = learning_rate}});
 }
+std::shared_ptr<train::Optimizer> Adam() { return train::Adam({.common = {.learning_rate = 0.1}}); }
+
 Result<std::vector<float>> Predicted(Model& model) {
   MT_ASSIGN_OR_RETURN(const Tensor predicted, model.Predict(Six(3).x, 3));
   return FloatsOf(predicted);
@@ -71,6 +75,71 @@ TEST_P(RestoreTest, AnotherModelKeepsItsWeightsAndSlots) {
     MT_WANT(a.steps() == 2);
     MT_WANT(Predicted(a).value() == saved);
     MT_WANT(Predicted(b).value() == kept);
+    return OkStatus();
+  });
+}
+
+TEST_P(RestoreTest, ANewOptimizerBeginsAnew) {
+  strategy::ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    const auto one = Strategy::OneDevice("cpu:0").value();
+    Model saved(Net(), *one);
+    MT_RETURN_IF_ERROR(saved.Compile(Mse(Adam())));
+    MT_RETURN_IF_ERROR(saved.Fit(Six(3), {.epochs = 5}).status());
+    MT_RETURN_IF_ERROR(saved.Save(folder_).status());
+
+    const auto iterations = [&](const train::Optimizer& optimizer) -> Result<double> {
+      if (auto* servers = dynamic_cast<strategy::ServerStrategy*>(&strategy)) {
+        MT_ASSIGN_OR_RETURN(const Tensor n, servers->coordinator().Read("optimizer.iterations"));
+        return n.Item();
+      }
+      for (const nn::Parameter& slot : optimizer.slots()) {
+        if (slot.name() != "optimizer.iterations") continue;
+        MT_ASSIGN_OR_RETURN(const Tensor n, strategy.Read(slot));
+        return n.Item();
+      }
+      return Internal("expected a slot");
+    };
+    Model model(Net(), strategy);
+    const std::shared_ptr<train::Optimizer> p = Adam(), q = Adam(), r = Adam();
+    MT_RETURN_IF_ERROR(model.Compile(Mse(p)));
+    MT_RETURN_IF_ERROR(model.Restore(folder_));  // before there is a weight
+    MT_RETURN_IF_ERROR(model.Fit(Six(3)).status());
+    MT_WANT(model.steps() == 12);
+    MT_WANT(iterations(*p).value() == 12);
+    MT_RETURN_IF_ERROR(model.Compile(Mse(q)));
+    MT_RETURN_IF_ERROR(model.Fit(Six(6)).status());
+    MT_WANT(iterations(*q).value() == 1);
+    // What is restored after it was compiled is for it.
+    MT_RETURN_IF_ERROR(model.Compile(Mse(r)));
+    MT_RETURN_IF_ERROR(model.Restore(folder_));
+    MT_RETURN_IF_ERROR(model.Fit(Six(6)).status());
+    MT_WANT(iterations(*r).value() == 11);
+    return OkStatus();
+  });
+}
+
+// The same of what the whole strategy restores.
+TEST_P(RestoreTest, WhatTheStrategyRestoresIsTakenOnce) {
+  strategy::ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    Model model(Net(), strategy);
+    const auto loss = [&](std::shared_ptr<train::Optimizer> optimizer) -> Result<double> {
+      MT_RETURN_IF_ERROR(model.Compile(Mse(std::move(optimizer))));
+      MT_ASSIGN_OR_RETURN(const History history, model.Fit(Six(3), {.epochs = 2}));
+      return history.Of("loss").back();
+    };
+    const auto one = Strategy::OneDevice("cpu:0").value();
+    Model saved(Net(), *one);
+    MT_RETURN_IF_ERROR(saved.Compile(Mse(Adam())));
+    MT_RETURN_IF_ERROR(saved.Fit(Six(3), {.epochs = 5}).status());
+    MT_RETURN_IF_ERROR(saved.Save(folder_).status());
+    MT_RETURN_IF_ERROR(strategy.Restore(folder_).status());
+    MT_RETURN_IF_ERROR(loss(Adam()).status());
+    MT_ASSIGN_OR_RETURN(const double got, loss(Adam()));
+    // Without a checkpoint: goes on from those weights with a new optimizer.
+    MT_RETURN_IF_ERROR(saved.Fit(Six(3), {.epochs = 2}).status());
+    MT_RETURN_IF_ERROR(saved.Compile(Mse(Adam())));
+    MT_ASSIGN_OR_RETURN(const History want, saved.Fit(Six(3), {.epochs = 2}));
+    MT_WANT(std::abs(got - want.Of("loss").back()) <= 1e-6);
     return OkStatus();
   });
 }
