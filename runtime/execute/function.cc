@@ -16,7 +16,10 @@ Result<DVariable> DVariable::Create(Session& session, std::string name, const DT
   }
   program::Variable variable(std::move(name), initial.type(), trainable);
   MT_RETURN_IF_ERROR(session.Declare(variable, initial.layout()));
-  MT_RETURN_IF_ERROR(session.Write(variable, initial));
+  if (const Status written = session.Write(variable, initial); !written.ok()) {
+    MT_RETURN_IF_ERROR(session.Forget(variable));
+    return written;
+  }
   return DVariable(&session, std::move(variable));
 }
 

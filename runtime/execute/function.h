@@ -35,8 +35,9 @@ using Outputs = std::vector<std::pair<std::string, Value>>;
 class DVariable : public program::Variable {
  public:
   DVariable() = default;
-  // In `initial`'s layout and with its value. Errors: kInvalidArgument for an empty tensor,
-  // kResourceExhausted. The members below are for a variable that Create made.
+  // In `initial`'s layout and with its value. Errors: kInvalidArgument for an empty tensor
+  // or one of another session, kResourceExhausted. The members below are for a variable that Create
+  // made.
   static Result<DVariable> Create(Session& session, std::string name, const DTensor& initial,
                                   bool trainable = true);
   // In `layout`, with the value of `make()`: DVariable(call_with_layout(make, layout)).

@@ -78,6 +78,13 @@ Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
   return tensor;
 }
 
+Status Session::CheckMade(const DTensor& value) const {
+  if (!value.valid()) return InvalidArgument("expected a tensor on a mesh, got: an empty one");
+  if (value.session_ == this) return OkStatus();
+  return InvalidArgument("expected a tensor of this session, got: " + value.type_.ToString() +
+                         " of another; its DTensor::Whole gives the values");
+}
+
 Status Session::Copy(const DTensor& from, const DTensor& to) {
   for (size_t i = 0; i < from.buffers_.size(); ++i) {
     MT_RETURN_IF_ERROR(backend_->Copy(*from.buffers_[i], *to.buffers_[i]));
@@ -256,14 +263,12 @@ Result<std::vector<Tensor>> Session::Unpack(const DTensor& value) {
 }
 
 Result<Tensor> Session::ToHost(const DTensor& value) {
-  if (!value.valid()) return InvalidArgument("expected a tensor on a mesh, got: an empty one");
+  MT_RETURN_IF_ERROR(CheckMade(value));
   return Gather(value);
 }
 
 Result<DTensor> Session::Relayout(const DTensor& value, const Layout& layout) {
-  if (!value.valid()) {
-    return InvalidArgument("relayout: expected a tensor on a mesh, got: an empty one");
-  }
+  MT_RETURN_IF_ERROR(CheckMade(value).At("relayout"));
   if (!(layout.mesh() == value.layout_.mesh())) {
     return InvalidArgument("relayout: expected a layout on mesh " +
                            value.layout_.mesh().Beside(layout.mesh()) +
@@ -385,9 +390,7 @@ Status Session::Write(const program::Variable& variable, const Tensor& value) {
 }
 
 Status Session::Write(const program::Variable& variable, const DTensor& value) {
-  if (!value.valid()) {
-    return InvalidArgument("variable `" + variable.name() + "`: got: an empty tensor");
-  }
+  MT_RETURN_IF_ERROR(CheckMade(value).At("variable `" + variable.name() + "`"));
   MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
   if (value.type_ == stored->value.type_ && value.layout_ == stored->value.layout_) {
     return Copy(value, stored->value);
@@ -616,9 +619,7 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
     return InvalidArgument("input `" + name + "`: expected a tensor of type " +
                            inputs_[input].type_.ToString() + ", got: " + value.type_.ToString());
   }
-  if (value.session_ != session_) {
-    return InvalidArgument("input `" + name + "`: expected a tensor of this step's session");
-  }
+  MT_RETURN_IF_ERROR(session_->CheckMade(value).At("input `" + name + "`"));
   const Layout& want = inputs_[input].layout_;
   if (!(value.layout_.mesh() == want.mesh())) {
     return InvalidArgument("input `" + name + "`: expected a tensor on mesh " +

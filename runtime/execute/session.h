@@ -121,7 +121,7 @@ class Session {
 
   const SessionOptions& options() const { return options_; }
 
-  // --- tensors
+  // --- tensors. One of another session is kInvalidArgument.
   // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh). Errors: kInvalidArgument
   // for a layout of another rank, with a pending reduction, or on a mesh without devices of this
   // process; kUnimplemented (sharding::CollapseLocal); kFailedPrecondition (no memory).
@@ -201,6 +201,7 @@ class Session {
   }
   Result<DTensor> Make(const TensorType& type, const Layout& layout);  // zero-filled
   Result<DTensor> Clone(const DTensor& value);
+  Status CheckMade(const DTensor& value) const;         // that this session made it
   Status Copy(const DTensor& from, const DTensor& to);  // of one layout
   Status Fill(const DTensor& to, const Tensor& from);
   // `piece(slice)` gives the values of each local shard's valid extent.

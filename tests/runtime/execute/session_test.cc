@@ -157,6 +157,35 @@ TEST_P(SessionTest, RepackSplitsAlongEveryDimensionAndRefusesOrAllowsUnevenShard
   EXPECT_EQ(Values(session_->ToHost(*uneven).value()), Values(y));
 }
 
+// Sessions lay tensors out each in its own way: a shared one has one buffer for all devices.
+TEST_P(SessionTest, ATensorOfAnotherSessionIsRefused) {
+  const Layout layout = L("{*}", mesh_);
+  for (const bool isolated : {false, true}) {
+    const auto other = Session::Create({.isolated = isolated}).value();
+    const DTensor theirs = other->CopyToMesh(Numbered({4}), layout).value();
+    const auto refused = [](const Status& status, const std::string& where) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(status.message(), where +
+                                      "expected a tensor of this session, got: f32[4] of "
+                                      "another; its DTensor::Whole gives the values");
+    };
+    refused(DVariable::Create(*session_, "v", theirs).status(), "variable `v`: ");
+    const auto v =
+        DVariable::Create(*session_, "v", session_->CopyToMesh(Numbered({4}), layout).value());
+    ASSERT_TRUE(v.ok()) << v.status().message();
+    refused(v->Assign(theirs), "variable `v`: ");
+    EXPECT_EQ(Values(v->ToHost().value()), Values(Numbered({4})));
+    refused(session_->ToHost(theirs).status(), "");
+    refused(session_->Unpack(theirs).status(), "");
+    refused(session_->Relayout(theirs, L("{batch}", mesh_)).status(), "relayout: ");
+    Function twice(*session_, "twice", {"x"}, [](const Value& x) -> Outputs {
+      return {{"y", x + x}};
+    });
+    refused(twice(theirs).status(), "input `x`: ");
+    EXPECT_TRUE(v->Assign(theirs.Whole().value()).ok());
+  }
+}
+
 // A step is prepared, not run: nobody answers its collectives.
 TEST(FedRowsTest, AreThoseThatTheDevicesOfTheProcessTake) {
   using Rows = std::pair<int64_t, int64_t>;
