@@ -201,22 +201,25 @@ Result<Tensor> ReplicaStrategy::Reduce(ReduceOp op, const PerReplica& value,
                                        std::optional<int64_t> axis) {
   MT_ASSIGN_OR_RETURN(Replicas * all, own_->Get());
   Replicas& replicas = *all;
-  if (!axis) {
-    MT_ASSIGN_OR_RETURN(Tensor sum, replicas.Sum(value.values));
-    if (op == ReduceOp::kSum) return sum;
-    return DivideBy(sum, static_cast<double>(num_replicas_in_sync()));
-  }
   std::vector<Tensor> sums, counts;
   for (const Tensor& x : value.values) {
+    if (!axis) break;
+    if (x.type().dtype != value.values[0].type().dtype) return OfDifferentTypes(value.values[0], x);
     MT_ASSIGN_OR_RETURN(Tensor sum, SumAlong(x, *axis));
     sums.push_back(std::move(sum));
     const int64_t dim = *axis < 0 ? *axis + x.type().rank() : *axis;
     counts.push_back(Tensor::Scalar(x.dims()[static_cast<size_t>(dim)]));
   }
-  MT_ASSIGN_OR_RETURN(Tensor sum, replicas.Sum(sums));
-  if (op == ReduceOp::kSum) return sum;
-  MT_ASSIGN_OR_RETURN(const Tensor count, replicas.Sum(counts));
-  return DivideBy(sum, count.Item());
+  MT_ASSIGN_OR_RETURN(Tensor reduced, replicas.Sum(axis ? sums : value.values));
+  if (op == ReduceOp::kMean) {
+    double count = static_cast<double>(num_replicas_in_sync());
+    if (axis) {
+      MT_ASSIGN_OR_RETURN(const Tensor elements, replicas.Sum(counts));
+      count = elements.Item();
+    }
+    MT_ASSIGN_OR_RETURN(reduced, DivideBy(reduced, count));
+  }
+  return RoundedTo(value.values[0].type().dtype, reduced);
 }
 
 std::vector<Tensor> ReplicaStrategy::LocalResults(const PerReplica& value) const {

@@ -277,12 +277,15 @@ Result<Tensor> Replicas::Sum(std::span<const Tensor> values) {
   MT_ASSIGN_OR_RETURN(Tensor sum, AddAll(values));
   if (!o_.communicator) return sum;
   MT_ASSIGN_OR_RETURN(const auto behind, Behind(kSumSignature));
-  std::vector<Tensor> received;
+  std::vector<Tensor> sent, received;
   std::vector<collective::Participant> local;
-  for (int64_t i = 0; i < count(); ++i) received.emplace_back(sum.type());
+  for (const Tensor& value : values) {
+    sent.push_back(Widened(value));
+    received.emplace_back(sum.type());
+  }
   for (int64_t i = 0; i < count(); ++i) {
     local.push_back({.rank = o_.first + i,
-                     .send = values[static_cast<size_t>(i)].bytes().data(),
+                     .send = sent[static_cast<size_t>(i)].bytes().data(),
                      .receive = received[static_cast<size_t>(i)].mutable_bytes().data()});
   }
   const collective::GroupCall call{

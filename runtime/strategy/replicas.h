@@ -82,7 +82,7 @@ class Replicas {
   void Mend() { torn_ = false; }
 
   // --- between the replicas of all processes. Called by every process, in the same order.
-  // The sum of one value for each replica. Errors: as AddAll's; the communicator's.
+  // The sum of one value for each replica: f64 of floats. Errors: as AddAll's; the communicator's.
   Result<mesh::Tensor> Sum(std::span<const mesh::Tensor> values);
 
   // The step of replica `i` for a traced program, null before it ran.

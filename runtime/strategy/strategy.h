@@ -227,8 +227,8 @@ class ReplicaStrategy final : public MeshStrategy {
   Result<std::vector<PerReplica>> Run(const ReplicaFunction& function,
                                       std::span<const PerReplica> values);
   // Over the replicas of all processes. With `axis` also over that dimension of each value (kMean:
-  // each element counts once). Errors: kInvalidArgument for values of different types, a mean of
-  // integers.
+  // each element counts once). Floats are added and divided in f64 and rounded once. Errors:
+  // kInvalidArgument for values of different types, a mean of integers.
   Result<mesh::Tensor> Reduce(ReduceOp op, const PerReplica& value,
                               std::optional<int64_t> axis = {});
   std::vector<mesh::Tensor> LocalResults(const PerReplica& value) const;

@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/mesh/element_type.h"
+#include "runtime/mesh/half.h"
 
 namespace meshtrain::strategy {
 
@@ -27,6 +28,11 @@ Status ForNumbers(DType dtype, const Body& body) {
     }
   });
 }
+
+// What sums of the element type are added in.
+template <typename T>
+using SumType = std::conditional_t<mesh::kIsFloatType<T>, double, T>;
+DType SumTypeOf(DType dtype) { return mesh::IsFloat(dtype) ? DType::kF64 : dtype; }
 
 }  // namespace
 
@@ -67,21 +73,26 @@ Result<PerReplicaBatch> SplitBatch(std::span<const Tensor> components, int64_t r
   return batch;
 }
 
+Status OfDifferentTypes(const Tensor& a, const Tensor& b) {
+  return InvalidArgument("reduce: expected values of one type on all replicas, got: " +
+                         a.type().ToString() + " and " + b.type().ToString());
+}
+
 Result<Tensor> AddAll(std::span<const Tensor> values) {
   if (values.empty()) return InvalidArgument("reduce: expected at least one value, got: none");
   for (const Tensor& v : values) {
-    if (v.type() == values[0].type()) continue;
-    return InvalidArgument("reduce: expected values of one type on all replicas, got: " +
-                           values[0].type().ToString() + " and " + v.type().ToString());
+    if (v.type() != values[0].type()) return OfDifferentTypes(values[0], v);
   }
-  Tensor sum(values[0].type());
-  MT_RETURN_IF_ERROR(ForNumbers(sum.type().dtype, [&](auto zero) {
+  const DType dtype = values[0].type().dtype;
+  Tensor sum(TensorType{SumTypeOf(dtype), values[0].dims()});
+  MT_RETURN_IF_ERROR(ForNumbers(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const std::span<T> out = sum.mutable_values<T>();
+    using S = SumType<T>;
+    const std::span<S> out = sum.mutable_values<S>();
     std::ranges::copy(values[0].values<T>(), out.begin());
     for (const Tensor& v : values.subspan(1)) {
       const std::span<const T> in = v.values<T>();
-      for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(out[i] + in[i]);
+      for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<S>(out[i] + S{in[i]});
     }
     return OkStatus();
   }));
@@ -101,17 +112,18 @@ Result<Tensor> SumAlong(const Tensor& x, int64_t axis) {
   const int64_t fold = x.dims()[static_cast<size_t>(at)];
   mesh::Dims dims = x.dims();
   dims.erase(dims.begin() + at);
-  Tensor sum(TensorType{x.type().dtype, std::move(dims)});
+  Tensor sum(TensorType{SumTypeOf(x.type().dtype), std::move(dims)});
   MT_RETURN_IF_ERROR(ForNumbers(x.type().dtype, [&](auto zero) {
     using T = decltype(zero);
-    const std::span<T> out = sum.mutable_values<T>();
+    using S = SumType<T>;
+    const std::span<S> out = sum.mutable_values<S>();
     const std::span<const T> in = x.values<T>();
-    std::ranges::fill(out, T{0});
+    std::ranges::fill(out, S{0});
     for (int64_t o = 0; o < outer; ++o) {
       for (int64_t f = 0; f < fold; ++f) {
         for (int64_t i = 0; i < inner; ++i) {
-          T& to = out[static_cast<size_t>(o * inner + i)];
-          to = static_cast<T>(to + in[static_cast<size_t>((o * fold + f) * inner + i)]);
+          S& to = out[static_cast<size_t>(o * inner + i)];
+          to = static_cast<S>(to + S{in[static_cast<size_t>((o * fold + f) * inner + i)]});
         }
       }
     }
@@ -121,19 +133,33 @@ Result<Tensor> SumAlong(const Tensor& x, int64_t axis) {
 }
 
 Result<Tensor> DivideBy(const Tensor& x, double divisor) {
-  Tensor out(x.type());
-  const auto divide = [&](auto zero) {
-    using T = decltype(zero);
-    const std::span<const T> in = x.values<T>();
-    const std::span<T> to = out.mutable_values<T>();
-    for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(in[i] / static_cast<T>(divisor));
-  };
   if (!mesh::IsFloat(x.type().dtype)) {
     return InvalidArgument("reduce: a mean takes f32, f64, bf16 or f16, got: " +
                            x.type().ToString());
   }
-  mesh::WithElementType(x.type().dtype, divide);
-  return out;
+  Tensor out = Widened(x);
+  for (double& value : out.mutable_values<double>()) value /= divisor;
+  return RoundedTo(x.type().dtype, out);
+}
+
+Tensor Widened(const Tensor& x) {
+  if (SumTypeOf(x.type().dtype) == x.type().dtype) return x;
+  Tensor wide(TensorType{DType::kF64, x.dims()});
+  mesh::WithElementType(x.type().dtype, [&](auto zero) {
+    std::ranges::copy(x.values<decltype(zero)>(), wide.mutable_values<double>().begin());
+  });
+  return wide;
+}
+
+Tensor RoundedTo(DType dtype, const Tensor& x) {
+  if (x.type().dtype == dtype || x.type().dtype != DType::kF64) return x;
+  Tensor rounded(TensorType{dtype, x.dims()});
+  mesh::WithElementType(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::ranges::transform(x.values<double>(), rounded.mutable_values<T>().begin(),
+                           [](double value) { return static_cast<T>(value); });
+  });
+  return rounded;
 }
 
 }  // namespace meshtrain::strategy

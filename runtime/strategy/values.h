@@ -40,13 +40,23 @@ mesh::Tensor Rows(const mesh::Tensor& x, int64_t begin, int64_t end);
 Result<PerReplicaBatch> SplitBatch(std::span<const mesh::Tensor> components, int64_t replicas,
                                    int64_t first, int64_t count);
 
-// Element-wise, in order, in the tensors' own type. Errors: kInvalidArgument for tensors of
+// Floats are added and divided in f64, and RoundedTo their own type once, at the end; integers are
+// added in their own type.
+//
+// The error of two replicas' values that cannot be added.
+Status OfDifferentTypes(const mesh::Tensor& a, const mesh::Tensor& b);
+// The sum, element by element, in order: f64 of floats. Errors: kInvalidArgument for tensors of
 // different types, or bools.
 Result<mesh::Tensor> AddAll(std::span<const mesh::Tensor> values);
-// The sum over one dimension (negative: from the end), which disappears. Errors: kInvalidArgument.
+// The sum over one dimension (negative: from the end), which disappears: f64 of floats. Errors:
+// kInvalidArgument.
 Result<mesh::Tensor> SumAlong(const mesh::Tensor& x, int64_t axis);
 // x / divisor. Errors: kInvalidArgument for integers: a mean of integers would lose what is left
 // over.
 Result<mesh::Tensor> DivideBy(const mesh::Tensor& x, double divisor);
+// f64 of floats; integers as they are.
+mesh::Tensor Widened(const mesh::Tensor& x);
+// What is f64 in `dtype`; integers as they are.
+mesh::Tensor RoundedTo(mesh::DType dtype, const mesh::Tensor& x);
 
 }  // namespace meshtrain::strategy

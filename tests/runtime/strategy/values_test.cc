@@ -1,14 +1,18 @@
 // How batches are cut, and what Reduce computes: pure.
 #include "runtime/strategy/values.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "runtime/mesh/half.h"
 #include "runtime/strategy/dataset.h"
 #include "tests/runtime/strategy/strategy_testing.h"
 
@@ -102,9 +106,11 @@ TEST(ValuesTest, ComponentsOfABatchAgree) {
   EXPECT_EQ(batch.replicas[0][1].values<int64_t>()[0], 2);
 }
 
+std::vector<float> Rounded(const Tensor& x) { return FloatsOf(RoundedTo(DType::kF32, x)); }
+
 TEST(ValuesTest, SumsAndMeans) {
   const std::vector<Tensor> two = {Floats({2}, {1, 2}), Floats({2}, {10, 20})};
-  EXPECT_EQ(FloatsOf(AddAll(two).value()), (std::vector<float>{11, 22}));
+  EXPECT_EQ(Rounded(AddAll(two).value()), (std::vector<float>{11, 22}));
   const std::vector<Tensor> other = {Floats({2}, {1, 2}), Floats({1}, {10})};
   EXPECT_EQ(AddAll(other).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(AddAll({}).status().code(), StatusCode::kInvalidArgument);
@@ -112,12 +118,61 @@ TEST(ValuesTest, SumsAndMeans) {
   EXPECT_EQ(AddAll(flags).status().code(), StatusCode::kInvalidArgument);
 
   const Tensor x = Floats({2, 3}, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(FloatsOf(SumAlong(x, 0).value()), (std::vector<float>{5, 7, 9}));
-  EXPECT_EQ(FloatsOf(SumAlong(x, -1).value()), (std::vector<float>{6, 15}));
-  EXPECT_EQ(FloatsOf(SumAlong(Floats({0, 2}, {}), 0).value()), (std::vector<float>{0, 0}));
+  EXPECT_EQ(Rounded(SumAlong(x, 0).value()), (std::vector<float>{5, 7, 9}));
+  EXPECT_EQ(Rounded(SumAlong(x, -1).value()), (std::vector<float>{6, 15}));
+  EXPECT_EQ(Rounded(SumAlong(Floats({0, 2}, {}), 0).value()), (std::vector<float>{0, 0}));
   EXPECT_EQ(SumAlong(x, 2).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(FloatsOf(DivideBy(x, 2).value()), (std::vector<float>{.5, 1, 1.5, 2, 2.5, 3}));
   EXPECT_EQ(DivideBy(Range(2), 2).status().code(), StatusCode::kInvalidArgument);
+}
+
+template <typename T>
+Tensor All(DType dtype, int64_t n, double value) {
+  Tensor x(mesh::TensorType{dtype, {n}});
+  std::ranges::fill(x.mutable_values<T>(), static_cast<T>(value));
+  return x;
+}
+
+// Added in their own type, 5,000 ones of bf16 would be 256 and the tenths off by half a percent.
+TEST(ReduceTest, ManyNumbersAreRoundedOnce) {
+  for (const StrategyCase& c : AllStrategies()) {
+    SCOPED_TRACE(c.name);
+    ForReplicas(c, [&](ReplicaStrategy& strategy) -> Status {
+      const auto replicas = static_cast<double>(strategy.num_replicas_in_sync());
+      const auto reduce = [&](ReduceOp op, const Tensor& x, std::optional<int64_t> axis) {
+        const auto local = static_cast<size_t>(strategy.local_replicas());
+        return strategy.Reduce(op, PerReplica{std::vector<Tensor>(local, x)}, axis);
+      };
+      const Tensor ones = All<mesh::BFloat16>(DType::kBF16, 5000, 1),
+                   half = All<mesh::Float16>(DType::kF16, 5000, 0.5),
+                   tenths = All<float>(DType::kF32, 1'000'000, 0.1F);
+      for (const auto& [x, value] :
+           {std::pair(ones, 1.0), std::pair(half, 0.5), std::pair(tenths, double{0.1F})}) {
+        const DType dtype = x.type().dtype;
+        MT_ASSIGN_OR_RETURN(const Tensor sum, reduce(ReduceOp::kSum, x, 0));
+        MT_ASSIGN_OR_RETURN(const Tensor mean, reduce(ReduceOp::kMean, x, 0));
+        MT_WANT(sum.type() == (mesh::TensorType{dtype, {}}));
+        const double exact = value * static_cast<double>(x.dims()[0]) * replicas;
+        MT_WANT(std::abs(sum.Item() - exact) <= exact / (dtype == DType::kF32 ? 1e7 : 256));
+        MT_WANT(mean.Item() == value);
+      }
+      // Over the replicas alone.
+      MT_ASSIGN_OR_RETURN(const Tensor same, reduce(ReduceOp::kMean, tenths, {}));
+      MT_WANT(same.type() == tenths.type() && same.values<float>()[0] == 0.1F);
+      return OkStatus();
+    });
+  }
+  // Of bf16 256 + 1 + 1 would lose both ones.
+  const auto three = Strategy::Mirrored({.count = 3}).value();
+  PerReplica uneven;
+  for (const double value : {256.0, 1.0, 1.0}) {
+    uneven.values.push_back(All<mesh::BFloat16>(DType::kBF16, 1, value));
+  }
+  EXPECT_EQ(three->Reduce(ReduceOp::kSum, uneven).value().values<mesh::BFloat16>()[0], 258.0F);
+  uneven.values[1] = All<float>(DType::kF32, 1, 1);
+  EXPECT_THAT(three->Reduce(ReduceOp::kSum, uneven, 0).status().message(),
+              ::testing::HasSubstr("expected values of one type on all replicas, got: bf16[1] and "
+                                   "f32[1]"));
 }
 
 TEST(DatasetTest, AnIteratorOfStepsGoesThroughTheEndsOfPasses) {
