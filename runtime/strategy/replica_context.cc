@@ -88,7 +88,16 @@ Value ComputeAverageLoss(const Value& per_example, const AverageLossOptions& opt
                         std::to_string(global)));
     return per_example;
   }
-  const Value weighted = options.sample_weight ? per_example * *options.sample_weight : per_example;
+  Value weighted = per_example;
+  if (options.sample_weight) {
+    weighted = per_example * *options.sample_weight;
+    if (per_example.builder()->status().ok() && weighted.type() != per_example.type()) {
+      per_example.builder()->Fail(InvalidArgument(
+          "average loss: expected a sample weight that broadcasts to the losses' " +
+          per_example.type().ToString() + ", got: " + options.sample_weight->type().ToString()));
+      return per_example;
+    }
+  }
   return program::ReduceSum(weighted) / static_cast<double>(global);
 }
 

@@ -68,7 +68,9 @@ class TraceScope {
 };
 
 struct AverageLossOptions {
-  std::optional<Value> sample_weight = {};  // of per_example's shape, or one that broadcasts to it
+  // Of per_example's shape, or one that broadcasts to it: [N] for [N], never [N, 1]. Else the
+  // builder fails with kInvalidArgument.
+  std::optional<Value> sample_weight = {};
   std::optional<int64_t> global_batch_size =
       {};  // none: the batch's that Run got; unknown there: own examples * replicas
 };

@@ -204,6 +204,11 @@ TEST(ReplicasTest, WeightsOfExamplesAndAGivenBatchSizeCount) {
   EXPECT_NEAR(strategy->Reduce(ReduceOp::kSum, (*got)[0]).value().Item(), 9.0 / 3, 1e-6);
   EXPECT_NEAR(strategy->Reduce(ReduceOp::kSum, (*got)[1]).value().Item(), 7.0 / 10, 1e-6);
   EXPECT_NEAR(strategy->Reduce(ReduceOp::kSum, (*got)[2]).value().Item(), 3, 1e-6);
+  // A weight that makes more of the losses than there are is none.
+  const std::vector<Tensor> wide = {Floats({3}, {1, 2, 4}), Floats({3, 1}, {1, 0, 2})};
+  EXPECT_THAT(strategy->Run(loss, strategy->DistributeBatch(wide).value()).status().message(),
+              HasSubstr("expected a sample weight that broadcasts to the losses' f32[2], "
+                        "got: f32[2,1]"));
   // Values that are no batch: TensorFlow's rule, own examples times replicas.
   const std::vector<PerReplica> values = {{{Floats({2}, {1, 1}), Floats({2}, {1, 1})}},
                                           {{Floats({2}, {1, 1}), Floats({2}, {1, 1})}}};
