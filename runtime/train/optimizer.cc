@@ -129,7 +129,18 @@ Value Optimizer::StepNumber() {
 }
 
 Parameter Optimizer::Slot(std::string_view kind, const Parameter& weight, nn::Initializer initial) {
-  return Find("optimizer." + std::string(kind) + "." + weight.name(), weight.type(), initial,
+  std::string path = "optimizer." + std::string(kind) + "." + weight.name();
+  Owner& owner = owners_[path + " " + weight.type().ToString()];
+  // On parameter servers a weight is made for each program.
+  if (owner.holders.expired()) owner = {weight.key(), weight.holders()};
+  Builder* const builder = Builder::Current();
+  if (owner.key != weight.key() && builder != nullptr) {
+    builder->Fail(InvalidArgument(
+        fmt::format("optimizer: slot `{}`: expected the weight that it was made for, got: another "
+                    "one of that path; a second model takes an optimizer of its own",
+                    path)));
+  }
+  return Find(std::move(path), weight.type(), initial,
               {.layout = weight.layout(), .trainable = false});
 }
 

@@ -4,8 +4,9 @@
 // Their state is made of variables: per weight `optimizer.m.hidden_1.kernel` with the weight's type
 // and layout, and scalars such as `optimizer.iterations`. They are made on the first Apply and are
 // the same in every program traced after, so a program for the short last batch goes on with the
-// same state. Formulas and order are Keras 3's (clip the gradients, decay the weights, update,
-// count), except for AdamPaper.
+// same state. A weight's slots are its own: another weight of its path and type, as in a second
+// model, is refused as long as the first one lives. Formulas and order are Keras 3's (clip the
+// gradients, decay the weights, update, count), except for AdamPaper.
 #pragma once
 
 #include <cstdint>
@@ -102,7 +103,8 @@ class Optimizer {
 
   // Records one step in the current builder: reads and assigns the weights and the slots.
   // `gradients[i]` is of weights[i], and watched (Builder::WatchGradient). Call once per program.
-  // The builder fails with kInvalidArgument for a clip that is not above 0.
+  // The builder fails with kInvalidArgument for a clip that is not above 0 and for a weight whose
+  // slots another one has.
   void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
   // Apply, with the gradients of the scalar `loss` to those of `weights` that are trainable.
   void Minimize(const Value& loss, std::span<const Parameter> weights);
@@ -137,6 +139,11 @@ class Optimizer {
   std::map<DType, Value> rates_;  // of this step, where the learning rate is no constant
   std::vector<Parameter> slots_;
   std::map<std::string, size_t> place_of_;  // in slots_, by name and type
+  struct Owner {
+    const void* key = nullptr;          // Variable::key
+    std::weak_ptr<const void> holders;  // Parameter::holders
+  };
+  std::map<std::string, Owner> owners_;  // whose weight a slot is, by the slot's name and type
 };
 
 // Keras' Adam: w -= alpha * m / (sqrt(v) + epsilon), alpha = learning_rate * sqrt(1 - beta_2^t) /

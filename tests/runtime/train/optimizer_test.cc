@@ -312,6 +312,25 @@ TEST(OptimizerOptionsTest, NoClipTurnsAGradientAroundOrMakesItNothing) {
   }
 }
 
+TEST(OptimizerSlotsTest, AnotherWeightOfThatPathIsRefusedWhileTheFirstOneLives) {
+  const auto optimizer = Sgd({.momentum = 0.9});
+  {
+    const Parameter first("w", kWeight, nn::Initializer::Zeros());
+    ASSERT_TRUE(Trace(*optimizer, first).ok());
+    const Parameter second("w", kWeight, nn::Initializer::Zeros());
+    const auto step = Trace(*optimizer, second);
+    EXPECT_EQ(step.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(step.status().message().find(
+                  "slot `optimizer.momentum.w`: expected the weight that it was made for"),
+              std::string::npos)
+        << step.status().message();
+    EXPECT_TRUE(Trace(*optimizer, first).ok());
+  }
+  const Parameter later("w", kWeight, nn::Initializer::Zeros());
+  EXPECT_TRUE(Trace(*optimizer, later).ok());
+  EXPECT_EQ(optimizer->slots().size(), 1u);
+}
+
 TEST(OptimizerOptionsTest, AGlobalNormCountsAllWeights) {
   const auto optimizer = Sgd({.common = {.learning_rate = 1, .global_clipnorm = 1.0}});
   const TensorType scalar{DType::kF64, {1}};
