@@ -24,16 +24,26 @@ Value ClipTo(const Value& g, const Value& squared_length, double limit) {
   return g * (limit / program::Maximum(program::Sqrt(squared_length), limit));
 }
 
-// A limit of 0 would stop the training, and one below turn its gradients around.
+// A limit of 0 would stop the training, and one below turn its gradients around. Of two kinds of
+// clip it would be a guess which one comes first.
 Status CheckClips(const OptimizerOptions& options) {
   const std::pair<const char*, std::optional<double>> clips[] = {
       {"clipnorm", options.clipnorm},
       {"global_clipnorm", options.global_clipnorm},
       {"clipvalue", options.clipvalue}};
+  const char* given = nullptr;
   for (const auto& [name, limit] : clips) {
-    if (!limit || *limit > 0) continue;
-    return InvalidArgument(
-        fmt::format("optimizer: {}: expected a number above 0, got: {}", name, *limit));
+    if (!limit) continue;
+    if (!(*limit > 0)) {
+      return InvalidArgument(
+          fmt::format("optimizer: {}: expected a number above 0, got: {}", name, *limit));
+    }
+    if (given != nullptr) {
+      return InvalidArgument(fmt::format(
+          "optimizer: expected one of clipnorm, global_clipnorm, clipvalue, got: {} and {}", given,
+          name));
+    }
+    given = name;
   }
   return OkStatus();
 }

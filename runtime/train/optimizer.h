@@ -58,6 +58,7 @@ class LearningRate {
 // What every optimizer takes.
 struct OptimizerOptions {
   LearningRate learning_rate = 0.001;
+  // At most one of the three clips.
   std::optional<double> clipnorm;         // each gradient scaled down to this length
   std::optional<double> global_clipnorm;  // all of them together
   std::optional<double> clipvalue;        // each element
@@ -103,8 +104,8 @@ class Optimizer {
 
   // Records one step in the current builder: reads and assigns the weights and the slots.
   // `gradients[i]` is of weights[i], and watched (Builder::WatchGradient). Call once per program.
-  // The builder fails with kInvalidArgument for a clip that is not above 0 and for a weight whose
-  // slots another one has.
+  // The builder fails with kInvalidArgument for a clip that is not above 0, for several clips, and
+  // for a weight whose slots another one has.
   void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
   // Apply, with the gradients of the scalar `loss` to those of `weights` that are trainable.
   void Minimize(const Value& loss, std::span<const Parameter> weights);

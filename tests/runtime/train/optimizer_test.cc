@@ -312,6 +312,17 @@ TEST(OptimizerOptionsTest, NoClipTurnsAGradientAroundOrMakesItNothing) {
   }
 }
 
+// As a manifest's is refused.
+TEST(OptimizerOptionsTest, OneKindOfClipIsTaken) {
+  const Parameter w("w", kWeight, nn::Initializer::Zeros());
+  const auto step = Trace(*Sgd({.common = {.clipnorm = 100.0, .clipvalue = 1e-3}}), w);
+  EXPECT_EQ(step.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(step.status().message().find("expected one of clipnorm, global_clipnorm, clipvalue, "
+                                         "got: clipnorm and clipvalue"),
+            std::string::npos)
+      << step.status().message();
+}
+
 TEST(OptimizerSlotsTest, AnotherWeightOfThatPathIsRefusedWhileTheFirstOneLives) {
   const auto optimizer = Sgd({.momentum = 0.9});
   {
