@@ -196,6 +196,11 @@ Status Model::Prepare(const data::Pipeline& data) {
 }
 
 Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
+  if (options.validation == &data) {
+    return InvalidArgument(
+        "fit: validation: expected a pipeline of its own, got: the one that is trained with, whose "
+        "place each validation would move");
+  }
   MT_RETURN_IF_ERROR(Prepare(data));
   Expect(*engine_, *recipe_, data);
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));

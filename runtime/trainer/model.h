@@ -83,7 +83,8 @@ struct NamedData {
 struct FitOptions {
   int64_t epochs = 1;
   int64_t steps_per_epoch = -1;  // -1: a pass; else passes are joined end to end
-  // Each validation is of the same pass, from its first batch on.
+  // Each validation is of the same pass, from its first batch on; so never the pipeline that is
+  // trained with (kInvalidArgument).
   data::Pipeline* validation = nullptr;
   int64_t validation_steps = -1;  // batches; -1: all of the pass
   int64_t validate_every = 1;     // epochs

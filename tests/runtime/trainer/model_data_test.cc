@@ -1,0 +1,52 @@
+// What data a Model takes, and what it says of data that it does not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/nn/layers.h"
+#include "runtime/nn/model.h"
+#include "runtime/train/callbacks.h"
+#include "runtime/trainer/model.h"
+#include "tests/runtime/strategy/strategy_testing.h"
+
+namespace meshtrain::trainer {
+namespace {
+
+using mesh::Tensor;
+using strategy::Floats;
+using ::testing::HasSubstr;
+
+Tensor X() { return Floats({6, 2}, {1, 2, 3, 1, 0, 1, 2, 2, 1, 1, 4, 0}); }
+Tensor Y() { return Floats({6, 1}, {1, 2, 3, 4, 5, 6}); }
+
+std::unique_ptr<data::Pipeline> Batches(std::vector<data::Stage> stages) {
+  return data::Pipeline::Create({.source = {.from = data::MemoryArrays{.components = {X(), Y()}}},
+                                 .stages = std::move(stages)})
+      .value();
+}
+
+class ModelDataTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(model_
+                    .Compile({.loss = train::losses::MeanSquaredError(),
+                              .optimizer = train::Sgd({.common = {.learning_rate = 0.0}})})
+                    .ok());
+  }
+  const std::unique_ptr<strategy::ReplicaStrategy> strategy_ =
+      strategy::Strategy::Default().value();
+  Model model_{std::make_shared<nn::Sequential>(nn::Dense(1)), *strategy_};
+};
+
+TEST_F(ModelDataTest, ValidationHasAPipelineOfItsOwn) {
+  const auto data = Batches({data::BatchStage{2}}), other = Batches({data::BatchStage{2}});
+  const Status refused =
+      model_.Fit(*data, {.validation = data.get(), .validation_steps = 1}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("validation: expected a pipeline of its own"));
+  EXPECT_TRUE(model_.Fit(*data, {.validation = other.get(), .validation_steps = 1}).ok());
+}
+
+}  // namespace
+}  // namespace meshtrain::trainer
