@@ -33,6 +33,7 @@ struct Compiled {
   std::unique_ptr<Stream<std::vector<Element>>> order;
   std::vector<ComponentMap> maps;  // per component
   int64_t steps = 0;               // per pass, see steps_per_epoch()
+  bool endless = false;            // a pass has no end
   int64_t batch = 0;
   int64_t last_batch = 0;                // the short one of a pass; == batch where there is none
   int64_t prefetch = 0;                  // 0: no thread
@@ -70,6 +71,7 @@ class Compiler {
     if (batches_ == nullptr) return InvalidArgument("data: expected a batch size, got: none");
     out_.order = std::move(batches_);
     out_.steps = count_;
+    out_.endless = endless_;
     for (size_t c = 0; c < ops_.size(); ++c) {
       MT_ASSIGN_OR_RETURN(ComponentMap map, ComponentMap::Create(ops_[c], source_.element()[c]));
       out_.maps.push_back(std::move(map));
@@ -164,7 +166,7 @@ class Compiler {
   std::unique_ptr<Stream<Element>> elements_;
   std::unique_ptr<Stream<std::vector<Element>>> batches_;
   int64_t count_;
-  bool endless_ = false;  // repeated for ever before the batch stage: every batch is full
+  bool endless_ = false;  // repeated for ever; before the batch stage every batch is full
   std::vector<std::vector<SeededOp>> ops_;
   Compiled out_;
 };
@@ -459,6 +461,7 @@ Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeo
 }
 Cursor Pipeline::cursor() const { return impl_->cursor(); }
 Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); }
+bool Pipeline::endless() const { return impl_->compiled().endless; }
 int64_t Pipeline::steps_per_epoch() const { return impl_->compiled().steps; }
 int64_t Pipeline::batch_size() const { return impl_->compiled().batch; }
 int64_t Pipeline::last_batch_size() const { return impl_->compiled().last_batch; }

@@ -81,6 +81,8 @@ class Pipeline {
   // the end of its pass.
   Status Restore(const Cursor& cursor);
 
+  // With `repeat` for ever: a pass has no end.
+  bool endless() const;
   // Batches in one pass; with `repeat` for ever, in one run through the source.
   int64_t steps_per_epoch() const;
   // What the components are called, each once.

@@ -65,6 +65,7 @@ class PipelineBatches final : public train::BatchSource {
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
   std::vector<std::string> component_names() const override { return pipeline_.component_names(); }
   int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
+  bool endless() const override { return pipeline_.endless(); }
 
  private:
   data::Pipeline& pipeline_;

@@ -42,6 +42,10 @@ class Fitting {
 
   Result<FitResult> Run() {
     MT_RETURN_IF_ERROR(CheckStart());
+    MT_RETURN_IF_ERROR(CheckEnds(data_, o_.steps_per_epoch, "fit: steps_per_epoch"));
+    if (o_.validation != nullptr && o_.validate_every > 0) {
+      MT_RETURN_IF_ERROR(CheckEnds(*o_.validation, o_.validation_steps, "fit: validation_steps"));
+    }
     result_.position = o_.start;
     result_.position.figures.Know(runner_.summed());
     if (o_.start.history) result_.history = *o_.start.history;
@@ -208,6 +212,13 @@ class Fitting {
 
 }  // namespace
 
+Status CheckEnds(const BatchSource& data, int64_t steps, std::string_view what) {
+  if (!data.endless() || steps > 0) return OkStatus();
+  return InvalidArgument(
+      std::string(what) +
+      ": expected at least 1 with data that repeats for ever, got: " + std::to_string(steps));
+}
+
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock) {
   return Fitting(runner, data, options, callbacks, std::move(stop), clock).Run();
@@ -215,6 +226,7 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& 
 
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop) {
+  MT_RETURN_IF_ERROR(CheckEnds(data, steps, "evaluate: steps"));
   MT_RETURN_IF_ERROR(data.Begin());
   FigureTotals figures;
   int64_t done = 0;

@@ -8,6 +8,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,8 @@ class BatchSource {
   virtual std::vector<std::string> component_names() const { return {"x", "y"}; }
   // Batches of one pass, -1 when unknown.
   virtual int64_t steps_per_epoch() const { return -1; }
+  // Whether a pass has no end, so that who takes batches says how many.
+  virtual bool endless() const { return false; }
 };
 
 struct Position;
@@ -147,9 +150,13 @@ struct LoopOptions {
   Position start;
 };
 
+// kInvalidArgument where `data` is endless and `steps` says no number; `what` is where it would.
+Status CheckEnds(const BatchSource& data, int64_t steps, std::string_view what);
+
 // Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the
-// data's, a callback's; kInvalidArgument when a pass holds no batch, or `start` is no
-// place in a run of these epochs (a count below 0, more batches than an epoch has). A stop is not
+// data's, a callback's; kInvalidArgument when a pass holds no batch, for endless data
+// (the validation's too) without a number of steps, or when `start` is no place in a run of these
+// epochs (a count below 0, more batches than an epoch has). A stop is not
 // an error: the state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop,

@@ -66,6 +66,7 @@ class JoinedBatches final : public train::BatchSource {
     return {TensorType{DType::kF32, {n, width_}}, TensorType{DType::kF32, {n, 1}}};
   }
 
+  bool endless() const override { return pipeline_->endless(); }
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     std::vector<data::Batch> parts;
     int64_t size = 0;

@@ -104,6 +104,7 @@ class CheckedBatches final : public train::BatchSource {
     return batch;
   }
   int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
+  bool endless() const override { return source_.endless(); }
 
  private:
   train::BatchSource& source_;
@@ -344,6 +345,12 @@ Status Model::SendPrediction(std::span<const Tensor> inputs) {
 }
 
 Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
+  if (data.endless()) {
+    return InvalidArgument(
+        "predict: expected data of which a pass ends, got: data that repeats for ever "
+        "(PredictOnBatch "
+        "takes one batch)");
+  }
   MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, InputsOf(data.component_names()));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   return PredictPass(

@@ -82,7 +82,9 @@ struct NamedData {
 
 struct FitOptions {
   int64_t epochs = 1;
-  int64_t steps_per_epoch = -1;  // -1: a pass; else passes are joined end to end
+  // -1: a pass, kInvalidArgument where it has no end (Pipeline::endless; also of the validation);
+  // else passes are joined end to end.
+  int64_t steps_per_epoch = -1;
   // Each validation is of the same pass, from its first batch on; so never the pipeline that is
   // trained with (kInvalidArgument).
   data::Pipeline* validation = nullptr;
@@ -126,12 +128,13 @@ class Model {
   Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
                       FitOptions options = {});
   // Means over the examples of a pass, or of its first `steps` batches: the pass where the data
-  // stands if it stands at the beginning of one, else the next.
+  // stands if it stands at the beginning of one, else the next. kInvalidArgument for a pass without
+  // an end.
   Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1,
                                   std::stop_token stop = {});
   Result<train::Scalars> Evaluate(Arrays data);
-  // The predictions for every example of a pass, in order. Components that the model does not take
-  // may be there.
+  // The predictions for every example of a pass, which must have an end, in order. Components that
+  // the model does not take may be there.
   Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});
   Result<mesh::Tensor> Predict(mesh::Tensor x, int64_t batch_size = 32);
   // The predictions for one batch.

@@ -10,6 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/parameter/chief/steps.h"
+#include "runtime/strategy/dataset.h"
 #include "runtime/strategy/server_strategy.h"
 #include "runtime/strategy/variables.h"
 #include "runtime/train/callbacks.h"
@@ -105,6 +106,8 @@ class ServerEngine final : public Engine {
                              Sending(training, &parameter::Training::step, options.steps_per_epoch,
                                      strategy_.ahead(), stop, end));
     } else {
+      MT_RETURN_IF_ERROR(train::CheckEnds(strategy::PipelineBatches(*work.here),
+                                          options.steps_per_epoch, "fit: steps_per_epoch"));
       if (options.steps_per_epoch <= 0) options.steps_per_epoch = work.here->steps_per_epoch();
       MT_ASSIGN_OR_RETURN(const parameter::PerWorker data, OwnData(*work.own));
       const train::Position& start = options.start;

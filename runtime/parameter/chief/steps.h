@@ -114,6 +114,7 @@ class SentBatches final : public train::BatchSource {
   // `stop` is the loop's own.
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
   int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
+  bool endless() const override { return source_.endless(); }
 
  private:
   Status ScheduleNext();

@@ -111,6 +111,8 @@ TEST(PipelineTest, KnowsItsBatchSizes) {
   EXPECT_EQ(last({BatchStage{8}}), 5);
   EXPECT_EQ(last({RepeatStage{2}, BatchStage{3}}), 1);
   EXPECT_EQ(last({RepeatStage{}, BatchStage{3}}), 3);
+  EXPECT_TRUE(Make(Numbers(5), {RepeatStage{}, BatchStage{3}})->endless());
+  EXPECT_FALSE(Make(Numbers(5), {RepeatStage{2}, BatchStage{3}})->endless());
   const auto all = [](int64_t batch) {
     return Make(Numbers(5), {BatchStage{batch}})->batch_sizes();
   };

@@ -48,5 +48,32 @@ TEST_F(ModelDataTest, ValidationHasAPipelineOfItsOwn) {
   EXPECT_TRUE(model_.Fit(*data, {.validation = other.get(), .validation_steps = 1}).ok());
 }
 
+TEST_F(ModelDataTest, DataWithoutAnEndTakesANumberOfSteps) {
+  for (const std::vector<data::Stage>& stages :
+       {std::vector<data::Stage>{data::RepeatStage{}, data::BatchStage{2}},
+        std::vector<data::Stage>{data::BatchStage{2}, data::RepeatStage{}}}) {
+    const auto endless = Batches(stages), data = Batches({data::BatchStage{2}});
+    const auto refused = [](const Status& status, const std::string& what) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(status.message(), HasSubstr(what));
+    };
+    const std::string expected = ": expected at least 1 with data that repeats for ever, got: -1";
+    refused(model_.Fit(*endless).status(), "fit: steps_per_epoch" + expected);
+    refused(model_.Fit(*data, {.validation = endless.get()}).status(),
+            "fit: validation_steps" + expected);
+    refused(model_.Evaluate(*endless).status(), "evaluate: steps" + expected);
+    refused(model_.Predict(*endless).status(), "expected data of which a pass ends");
+    const auto history = model_.Fit(*endless, {.epochs = 2, .steps_per_epoch = 4});
+    EXPECT_TRUE(history.ok()) << history.status().ToString();
+    EXPECT_TRUE(model_.Evaluate(*endless, 4).ok());
+    EXPECT_TRUE(
+        model_.Fit(*data, {.validation = Batches(stages).get(), .validation_steps = 4}).ok());
+  }
+  const NamedData named{.name = "endless",
+                        .spec = {.source = {.from = data::MemoryArrays{.components = {X(), Y()}}},
+                                 .stages = {data::BatchStage{2}, data::RepeatStage{}}}};
+  EXPECT_EQ(model_.Fit(named).status().code(), StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace meshtrain::trainer
