@@ -163,6 +163,14 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Impl::Re
     MT_RETURN_IF_ERROR(
         Advised(o_.data->Restore(*loaded.cursor).At(loaded.at.path)).From(Origin::kOutput));
   }
+  if (o_.data != nullptr && !loaded.cursor && !o_.data_may_begin_anew &&
+      loaded.at.position.step > 0) {
+    return Advised(FailedPrecondition(
+                       "expected a checkpoint that says where its data stood, got: one of step " +
+                       std::to_string(loaded.at.position.step) + " that was saved without data")
+                       .At(loaded.at.path))
+        .From(Origin::kOutput);
+  }
   MT_RETURN_IF_ERROR(WriteShards(session_, variables_, loaded.shards));
   return std::optional(std::move(loaded.at));
 }

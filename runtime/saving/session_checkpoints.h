@@ -51,6 +51,9 @@ class SessionCheckpoints {
     Duration parts_timeout = std::chrono::minutes(5);
     // Where it stands is saved and taken up with the variables; null: no data.
     data::Pipeline* data = nullptr;
+    // Restore takes a checkpoint that does not say where the data stood (one of parameter servers):
+    // the data stays where it stands.
+    bool data_may_begin_anew = false;
     // Every process of the team reaches the folder.
     bool shared = true;
     // This process holds a copy of each variable, whatever others do: it is saved whole, and
@@ -81,8 +84,9 @@ class SessionCheckpoints {
   // they stay as they are. Of one that is damaged the log says which file and where, and the one
   // before is taken. With a team every process calls it, and all take the same one. Errors, with
   // the variables as they were: kInvalidArgument naming a variable that it lacks or holds in
-  // another type; kDataLoss naming the file where none is whole; base/file.h's; the team's. All
-  // that is about files is kOutput.
+  // another type; kFailedPrecondition for one of a later step than 0 that does not say where the
+  // data stood, or of other data; kDataLoss naming the file where none is whole; base/file.h's; the
+  // team's. All that is about files is kOutput.
   Result<std::optional<Restored>> Restore(std::stop_token stop = {});
   // The same of certain checkpoints, newest first. Called where it counts: in the chief, once no
   // save is under way any more.

@@ -20,6 +20,7 @@ Result<std::unique_ptr<MeshSaver>> MeshSaver::Create(Options options, execute::S
       .team = o.team,
       .parts_timeout = o.parts_timeout,
       .data = &data,
+      .data_may_begin_anew = true,
       .shared = !o.own_folder,
       .background = true,
       .program_hash = o.program_hash,

@@ -210,6 +210,33 @@ TEST(SessionCheckpointsTest, ADamagedOneIsNamedAndTheOneBeforeTaken) {
   EXPECT_EQ(model.Check(50), OkStatus());  // as it was
 }
 
+TEST(SessionCheckpointsTest, OneThatDoesNotSayWhereItsDataStoodIsRefused) {
+  const TempFolder folder;
+  Model model(On("batch=2"));
+  const auto data = TenNumbers();
+  const auto restore = [&](bool anew) {
+    return SessionCheckpoints::Create(
+               *model.session, model.variables,
+               {.folder = folder.path(), .data = data.get(), .data_may_begin_anew = anew})
+        .value()
+        ->Restore();
+  };
+  ASSERT_TRUE(model.Fill(1).ok());
+  ASSERT_TRUE(Open(model, folder.path())->Save({.step = 0}).ok());
+  EXPECT_TRUE(restore(false).ok());  // it began nowhere else
+  ASSERT_TRUE(Open(model, folder.path())->Save({.step = 2, .batch = 2}).ok());
+  ASSERT_TRUE(model.Fill(50).ok());
+  EXPECT_EQ(
+      restore(false).status(),
+      FailedPrecondition(checkpoint::CheckpointFolder(folder.path(), 2) +
+                         ": expected a checkpoint that says where its data stood, got: one of "
+                         "step 2 that was saved without data"));
+  EXPECT_EQ(model.Check(50), OkStatus());  // as it was
+  EXPECT_TRUE(restore(true).ok());
+  EXPECT_EQ(model.Check(1), OkStatus());
+  EXPECT_TRUE(Open(model, folder.path())->Restore().ok());
+}
+
 TEST(SessionCheckpointsTest, AVariableThatDoesNotFitIsNamed) {
   const TempFolder folder;
   Model model(On("batch=2"));
