@@ -24,33 +24,40 @@ using mesh::TensorType;
 
 namespace {
 
-// Collects what Keras' progress bar shows of each epoch. First of the callbacks: keeps `step` where
-// training is, for those that ask the model.
+// Collects what Keras' progress bar shows of each epoch, of the steps that had figures. First of
+// the callbacks: keeps `step` where training is, for those that ask the model.
 class KerasBar final : public train::Callback {
  public:
   explicit KerasBar(int64_t& step) : step_(step) {}
   Status OnStepEnd(const train::StepInfo& info) override {
-    const train::Position& at = info.position;
-    step_ = at.step;
-    if (at.batch <= 1) sums_.clear();
-    for (const auto& [name, running] : at.figures.Means()) {
+    step_ = info.position.step;
+    for (const auto& [name, running] : info.position.figures.Means()) {
       sums_[name] += running;
       running_[name] = running;
     }
-    steps_ = at.batch;
+    ++steps_;
+    return OkStatus();
+  }
+  Status OnBadStep(const train::BadStepInfo& info) override {
+    step_ = info.position.step;
     return OkStatus();
   }
   Status OnEpochEnd(const train::EpochInfo& info, const train::Position&) override {
     train::Scalars& shown = epochs.emplace_back();
     for (const auto& [name, mean] : info.train) {
-      shown.emplace_back(name, (sums_[name] + running_[name]) / static_cast<double>(steps_ + 1));
+      const double sum = sums_[name] + running_[name];
+      shown.emplace_back(name, steps_ == 0 ? mean : sum / static_cast<double>(steps_ + 1));
     }
+    sums_.clear();
+    running_.clear();
+    steps_ = 0;
     return OkStatus();
   }
   std::vector<train::Scalars> epochs;
 
  private:
   int64_t& step_;
+  // Of this epoch.
   std::map<std::string, double> sums_, running_;
   int64_t steps_ = 0;
 };

@@ -100,7 +100,7 @@ struct FitOptions {
 struct History {
   std::vector<train::EpochInfo> epochs;
   // Per epoch, what Keras' progress bar shows at its end: the mean of the running means, the last
-  // of them twice.
+  // of them twice. Bad steps have none.
   std::vector<train::Scalars> keras_bar;
   train::FitEnd end = train::FitEnd::kFinished;
   std::string message;  // why it ended before its end

@@ -75,5 +75,31 @@ TEST_F(ModelDataTest, DataWithoutAnEndTakesANumberOfSteps) {
   EXPECT_EQ(model_.Fit(named).status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(ModelDataTest, ABadStepHasNoPartInTheProgressBar) {
+  Tensor x = X();
+  x.mutable_values<float>()[0] = std::nanf("");
+  std::vector<double> losses;
+  std::vector<int64_t> steps;
+  train::FunctionCallback each;
+  each.on_step_end = [&](const train::StepInfo& info) {
+    losses.push_back(train::FindScalar(info.scalars, "loss").value());
+    return OkStatus();
+  };
+  each.on_bad_step = [&](const train::BadStepInfo&) {
+    steps.push_back(model_.steps());
+    return OkStatus();
+  };
+  const auto history =
+      model_.Fit(Arrays{x, Y(), 2}, {.epochs = 3, .end_after_bad_steps = 2, .callbacks = {&each}});
+  ASSERT_TRUE(history.ok()) << history.status().ToString();
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 4, 7}));
+  ASSERT_EQ(losses.size(), 6u);  // the second and third batch of each epoch, whose rate is 0
+  const double mean = (losses[0] + losses[1]) / 2;
+  ASSERT_EQ(history->keras_bar.size(), 3u);
+  for (const train::Scalars& shown : history->keras_bar) {
+    EXPECT_NEAR(train::FindScalar(shown, "loss").value(), (losses[0] + mean + mean) / 3, 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::trainer
