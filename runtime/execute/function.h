@@ -12,6 +12,7 @@
 // Threads: as Session.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -107,7 +108,7 @@ class Function {
   // value), and LoadedStep::Run's: kAborted for a bad step, which changes no variable.
   template <typename... T>
   Result<Results> operator()(const T&... inputs) {
-    const DTensor list[] = {inputs...};
+    const std::array<DTensor, sizeof...(T)> list = {inputs...};
     return Call(list);
   }
   Result<Results> Call(std::span<const DTensor> inputs);

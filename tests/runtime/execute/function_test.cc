@@ -249,6 +249,15 @@ TEST_P(FunctionTest, ResultsGoByNameAndStayWhereTheyWereMade) {
   EXPECT_FALSE(DTensor().Whole().ok());
 }
 
+TEST_P(FunctionTest, OneWithoutInputsIsCalledWithNone) {
+  Function three(*session_, "three", {}, []() -> Outputs {
+    return {{"y", program::Ones({}) * 3.0}};
+  });
+  const auto results = three();
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  EXPECT_EQ((*results)["y"].Whole().value().Item(), 3);
+}
+
 TEST_P(FunctionTest, AMeanMetricIsOfTheStepsSinceItWasReset) {
   const auto mean = MeanMetric::Create(*session_, "loss", mesh_).value();
   Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
