@@ -311,6 +311,8 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
     }
     types += type.ToString() + " ";
   }
+  const std::optional<program::DType> compute = recipe_ ? recipe_->compute : std::nullopt;
+  if (compute) types += "in " + std::string(mesh::DTypeName(*compute));
   const auto known = predictions_.find(types);
   if (known != predictions_.end()) return &known->second;
   const strategy::StrategyScope scope(strategy_);
@@ -320,8 +322,7 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
         {inputs.size() == 1 ? std::string(train::kInputName) : "x" + std::to_string(i), inputs[i]});
   }
   MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
-                      train::BuildPrediction(*layer_, named, /*seed=*/0,
-                                             recipe_ ? recipe_->compute : std::nullopt));
+                      train::BuildPrediction(*layer_, named, /*seed=*/0, compute));
   MT_RETURN_IF_ERROR(GiveTo(strategy_, Weights(*layer_), restored_));
   Prediction made;
   for (const train::NamedInput& input : named) {

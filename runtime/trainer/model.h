@@ -176,7 +176,7 @@ class Model {
   std::unique_ptr<train::Recipe> recipe_;
   std::unique_ptr<Engine> engine_;
   bool prepared_ = false;                                        // for recipe_
-  std::map<std::string, Prediction> predictions_;                // by input types
+  std::map<std::string, Prediction> predictions_;                // by input types and compute
   std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
   // By paths, for weights and slots that are not made yet.
   std::map<std::string, mesh::Tensor> restored_;

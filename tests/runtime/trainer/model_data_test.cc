@@ -101,5 +101,23 @@ TEST_F(ModelDataTest, ABadStepHasNoPartInTheProgressBar) {
   }
 }
 
+TEST_F(ModelDataTest, PredictionsAreOfWhatWasCompiledLast) {
+  const Tensor x = Floats({1, 2}, {1.2345678F, 2.3456789F});
+  const auto predicted = [&](Model& model) {
+    return strategy::FloatsOf(model.PredictOnBatch(x).value())[0];
+  };
+  const float whole = predicted(model_);
+  const auto compile = [](Model& model, std::optional<mesh::DType> compute) {
+    return model.Compile(
+        {.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd(), .compute = compute});
+  };
+  ASSERT_TRUE(compile(model_, mesh::DType::kBF16).ok());
+  const float half = predicted(model_);
+  EXPECT_NE(half, whole);
+  EXPECT_NEAR(half, whole, 0.05);
+  ASSERT_TRUE(compile(model_, {}).ok());
+  EXPECT_EQ(predicted(model_), whole);
+}
+
 }  // namespace
 }  // namespace meshtrain::trainer
