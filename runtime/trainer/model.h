@@ -8,11 +8,11 @@
 //   MT_ASSIGN_OR_RETURN(History history, model.Fit(*pipeline, {.epochs = 2}));
 //
 // A step is one program over the whole batch, split over the strategy's mesh: means are over all
-// examples, whatever a device's share of them. Losses of an epoch are the plain mean over its
-// batches; Keras' progress bar shows another figure (History::keras_bar). One thread; with several
-// processes each calls the same with the same data; where a team joins them, Fit and Evaluate begin
-// by comparing what they are about to run. With parameter servers a step is one program on one
-// worker, and several run at once (strategy/server_strategy.h).
+// examples, whatever a device's share of them. So are the figures of an epoch, in which a batch
+// counts by its examples (docs/numerics.md); Keras' progress bar shows others (History::keras_bar).
+// One thread; with several processes each calls the same with the same data; where a team joins
+// them, Fit and Evaluate begin by comparing what they are about to run. With parameter servers a
+// step is one program on one worker, and several run at once (strategy/server_strategy.h).
 #pragma once
 
 #include <cstdint>
