@@ -68,8 +68,9 @@ Status CheckComponents(const std::vector<std::string>& want, const std::vector<s
                          ", got: " + Join(got, ", "));
 }
 
-std::vector<program::Variable> Weights(const nn::Layer& layer) {
-  return {layer.parameters().begin(), layer.parameters().end()};
+std::vector<program::Variable> WeightsOf(const nn::Layer* layer) {
+  if (layer == nullptr) return {};
+  return {layer->parameters().begin(), layer->parameters().end()};
 }
 
 // Of a pass's batches.
@@ -323,7 +324,7 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
   }
   MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
                       train::BuildPrediction(*layer_, named, /*seed=*/0, compute));
-  MT_RETURN_IF_ERROR(GiveTo(strategy_, Weights(*layer_), restored_));
+  MT_RETURN_IF_ERROR(GiveTo(strategy_, WeightsOf(layer_.get()), restored_));
   Prediction made;
   for (const train::NamedInput& input : named) {
     const auto rows = made_of.rows.find(input.name);
@@ -378,7 +379,7 @@ Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {
 
 Result<std::string> Model::Save(const std::string& folder) {
   std::vector<program::Variable> states = engine_->states();
-  if (states.empty()) states = Weights(*layer_);
+  if (states.empty()) states = WeightsOf(layer_.get());
   if (states.empty()) {
     return FailedPrecondition("save: expected a model whose weights are made, got: none");
   }
@@ -393,7 +394,7 @@ Status Model::Restore(const std::string& folder) {
       values.emplace(name, std::move(value));
     }
     const Status given =
-        prepared_ ? engine_->Give(values) : GiveTo(strategy_, Weights(*layer_), values);
+        prepared_ ? engine_->Give(values) : GiveTo(strategy_, WeightsOf(layer_.get()), values);
     MT_RETURN_IF_ERROR(given.At(from->path()));
     if (prepared_) values.clear();
     restored_ = std::move(values);
