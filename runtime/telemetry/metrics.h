@@ -55,7 +55,7 @@ class Histogram {
 };
 
 struct ReplicaLabels {
-  std::string training_job;  // "namespace/name", or the name alone without a cluster
+  std::string training_job;  // its name; its namespace is a label of whoever scrapes the process
   std::string replica_type;  // "chief", "worker", "ps", "evaluator"
   int replica_index = 0;
 };
