@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/text.h"
 #include "runtime/base/thread.h"
 
 namespace meshtrain::telemetry {
@@ -95,6 +96,24 @@ class Memory final : public httplib::Stream {
   std::string answer_;
 };
 
+// The request without what it asks of ranges, which nobody has to honour: the library would make a
+// part of its answer for each of as many as fit a head, a whole page among them every time.
+std::string WithoutRanges(std::string_view request) {
+  constexpr std::string_view kRange = "range:";
+  std::string kept;
+  bool first = true, in_head = true;
+  while (!request.empty()) {
+    const std::string_view line =
+        request.substr(0, std::min(request.find('\n'), request.size() - 1) + 1);
+    request.remove_prefix(line.size());
+    const bool range = in_head && !first && ToLower(line.substr(0, kRange.size())) == kRange;
+    if (!range) kept += line;
+    first = false;
+    if (line == "\r\n") in_head = false;
+  }
+  return kept;
+}
+
 // From a request to its answer; what is HTTP in it is the library's.
 class Http final : public httplib::Server {
  public:
@@ -123,7 +142,8 @@ class Http final : public httplib::Server {
   }
 
   std::string Answer(std::string_view request) {
-    Memory memory(request);
+    const std::string asked = WithoutRanges(request);
+    Memory memory(asked);
     bool closed = false;
     (void)process_request(memory, /*close_connection=*/true, closed, nullptr);
     return memory.TakeAnswer();

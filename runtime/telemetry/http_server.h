@@ -14,8 +14,9 @@
 //
 // HTTP itself is cpp-httplib's, whose own server has a thread wait for each connection. One request
 // per connection: every answer says "Connection: close", so a scraper that would keep its
-// connection opens the next one. GET and HEAD; what is no page is 404, what is no HTTP or names two
-// hosts 400, a body 413, a host that is not ours 421; a head over 8 KiB resets the connection.
+// connection opens the next one. GET and HEAD, of whole pages whatever ranges are asked for; what
+// is no page is 404, what is no HTTP or names two hosts 400, a body 413, a host that is not ours
+// 421; a head over 8 KiB resets the connection.
 #pragma once
 
 #include <functional>
