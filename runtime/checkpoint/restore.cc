@@ -214,14 +214,16 @@ Status Checkpoint::Verify() const {
 }
 
 Status Checkpoint::Export(const std::string& path,
-                          const std::function<bool(std::string_view)>& wanted) const {
+                          const std::function<bool(std::string_view)>& wanted,
+                          const std::map<std::string, std::string>& notes) const {
   std::vector<mesh::NamedType> types;
   for (const auto& [name, variable] : index_.variables) {
     if (!wanted || wanted(name)) types.push_back({name, variable.type});
   }
-  MT_ASSIGN_OR_RETURN(
-      const SafetensorsPlan plan,
-      PlanSafetensors(std::move(types), {{"format", "meshtrain"}, {"step", Num(index_.step)}}));
+  std::map<std::string, std::string> metadata = {{"format", "meshtrain"},
+                                                 {"step", Num(index_.step)}};
+  metadata.insert(notes.begin(), notes.end());
+  MT_ASSIGN_OR_RETURN(const SafetensorsPlan plan, PlanSafetensors(std::move(types), metadata));
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   MT_ASSIGN_OR_RETURN(auto file, RawWriter::Create(temporary));
   MT_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(plan.header_bytes))));

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -61,9 +62,9 @@ class Checkpoint {
   // Reads every byte against its checksum.
   Status Verify() const;
   // One safetensors file of whole variables, one at a time in memory; those that `wanted` names
-  // (all without it).
-  Status Export(const std::string& path,
-                const std::function<bool(std::string_view)>& wanted = {}) const;
+  // (all without it). `notes` stand in its metadata, beside `format` and `step`.
+  Status Export(const std::string& path, const std::function<bool(std::string_view)>& wanted = {},
+                const std::map<std::string, std::string>& notes = {}) const;
 
  private:
   Checkpoint(std::string path, Index index, std::vector<std::unique_ptr<RawReader>> files)

@@ -21,7 +21,8 @@ Status CheckpointEvery::OnEpochEnd(const EpochInfo&, const Position& position) {
 }
 
 Status CheckpointEvery::OnTrainEnd(const FitResult& result) {
-  if (result.end == FitEnd::kNotFinite || runner_.last_saved() == result.position.step) {
+  const bool nothing = result.end == FitEnd::kStopped && result.position.step == 0;
+  if (nothing || result.end == FitEnd::kNotFinite || runner_.last_saved() == result.position.step) {
     return OkStatus();
   }
   return Save(result.position);

@@ -24,8 +24,9 @@ struct SaveTimes {
 inline constexpr SaveTimes kSaveByDefault = {.each_epoch = true,
                                              .at_latest = std::chrono::minutes(10)};
 
-// Saves at these times, and at the end (stopped early or not) unless that step is saved already or
-// the loss was not finite: then the last good checkpoint stays the newest.
+// Saves at these times, and at the end (stopped early or not) unless that step is saved already, or
+// it was stopped before its first step, or the loss was not finite: then the last good checkpoint
+// stays the newest, whose run it may be.
 class CheckpointEvery final : public Callback {
  public:
   // The runner and the clock must outlive it.

@@ -38,14 +38,15 @@ void TellTermination(const JobConfig& config, const std::string& message) {
   }
 }
 
-void TellResults(const JobConfig& config, const Reporter& reporter, const std::string& checkpoint) {
+void TellResults(const JobConfig& config, const Reporter& reporter, const std::string& checkpoint,
+                 bool model) {
   const std::string& out = config.output;
   Say(fmt::format(
       "\n{}\ncurves      {}/report.html\nmetrics     {}/metrics.jsonl\nevents      {}/events\n"
       "plan        {}/plan.txt",
       reporter.EpochTable(), out, out, out, out));
   if (!checkpoint.empty()) Say("checkpoint  " + checkpoint);
-  Say("model       " + ModelPath(config));
+  if (model) Say("model       " + ModelPath(config));
 }
 
 void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_t keep) {
@@ -87,8 +88,9 @@ void TellText(const std::string& text, const std::string& path) {
   Say(fmt::format("text        {}\n\n{}", path, text));
 }
 
-void TellStopped(int64_t step) {
-  Say(fmt::format("stopped at step {}, saved; run again to go on", step));
+void TellStopped(int64_t step, bool saved) {
+  Say(saved ? fmt::format("stopped at step {}, saved; run again to go on", step)
+            : fmt::format("stopped at step {}: nothing is saved; run again to begin", step));
 }
 
 }  // namespace meshtrain::trainer

@@ -17,11 +17,12 @@ void Say(const std::string& line);
 // The last progress, for the operator that may look after this process is gone.
 void TellTermination(const JobConfig& config, const std::string& message);
 // The epochs, and where everything lies. `checkpoint`: the last one's folder, "" where there is
-// none.
-void TellResults(const JobConfig& config, const Reporter& reporter, const std::string& checkpoint);
+// none. `model`: whether this run has left one.
+void TellResults(const JobConfig& config, const Reporter& reporter, const std::string& checkpoint,
+                 bool model);
 // What the model has written, and where it lies.
 void TellText(const std::string& text, const std::string& path);
-void TellStopped(int64_t step);
+void TellStopped(int64_t step, bool saved);
 // When the job saves and how many it keeps.
 void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_t keep);
 // A job that begins at its end: all that is left is to write what it leaves.

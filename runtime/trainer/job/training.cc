@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/recipe/loop.h"
 #include "runtime/recipe/summary.h"
@@ -23,6 +26,9 @@
 
 namespace meshtrain::trainer {
 namespace {
+
+// In the metadata of a model: the run that left it was stopped, and had not ended.
+constexpr std::string_view kUnfinishedKey = "unfinished";
 
 // What the first steps, the first validation and the first save took for once, tracing and planning
 // before them too, goes back to the system.
@@ -218,10 +224,11 @@ class Training {
       return Internal(result->message).From(Origin::kNumbers);
     }
     if (stages_->chief()) {
-      MT_RETURN_IF_ERROR(LeaveModel(best).From(Origin::kOutput));
+      const bool broken_off = stopped && result->end == train::FitEnd::kStopped;
+      MT_RETURN_IF_ERROR(LeaveModel(best, broken_off).From(Origin::kOutput));
     }
     if (stopped) {
-      TellStopped(result->position.step);
+      TellStopped(result->position.step, !LastCheckpoint().empty());
       return cluster::Stopped();
     }
     MT_RETURN_IF_ERROR(LeaveText());
@@ -258,18 +265,27 @@ class Training {
     const auto save = stages_->saver().last();
     return save ? save->path : resumed_from_;
   }
-  // The weights of step `best`, else of the last checkpoint, in one file.
-  Status LeaveModel(std::optional<int64_t> best) {
+  // The weights of step `best`, else of the last checkpoint, in one file. Training that is
+  // `broken_off` leaves a model whose own had ended.
+  Status LeaveModel(std::optional<int64_t> best, bool broken_off) {
     const std::string last = LastCheckpoint();
-    if (!last.empty()) {
+    const std::string path = ModelPath(job_.config);
+    const bool leaves = !last.empty() && !(broken_off && HoldsEndedModel(path));
+    if (leaves) {
       const std::string from = best ? checkpoint::CheckpointFolder(stages_->folder(), *best) : last;
       MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(from));
-      MT_RETURN_IF_ERROR(checkpoint->Export(ModelPath(job_.config), [this](std::string_view name) {
-        return weights_.contains(name);
-      }));
+      std::map<std::string, std::string> notes;
+      if (broken_off) notes.emplace(kUnfinishedKey, "true");
+      MT_RETURN_IF_ERROR(checkpoint->Export(
+          path, [this](std::string_view name) { return weights_.contains(name); }, notes));
     }
-    TellResults(job_.config, *reporter_, last);
+    TellResults(job_.config, *reporter_, last, leaves);
     return OkStatus();
+  }
+  static bool HoldsEndedModel(const std::string& path) {
+    const auto model = checkpoint::SafetensorsReader::Open(path);
+    if (!model.ok()) return model.status().code() != StatusCode::kNotFound;
+    return !(*model)->header().metadata.contains(std::string(kUnfinishedKey));
   }
 
   const train::EarlyStopping* early() const { return early_ ? &*early_ : nullptr; }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,7 +53,7 @@ using Edits = std::vector<std::pair<std::string_view, std::string_view>>;
 
 class RerunTest : public ::testing::Test {
  protected:
-  Status Run(const Edits& edits = {}) {
+  Status Run(const Edits& edits = {}, std::stop_token stop = {}) {
     std::string text = kRerunManifest;
     for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
       text.replace(at, 6, MT_TESTDATA "/mlp/digits5120");
@@ -65,7 +66,7 @@ class RerunTest : public ::testing::Test {
     if (!manifest.ok()) return manifest.status();
     const JobConfig config{.output = output(), .port = std::nullopt, .threads = 1};
     ::testing::internal::CaptureStdout();
-    const Status end = RunTraining(config, *std::move(manifest), MakeMeshJob, {});
+    const Status end = RunTraining(config, *std::move(manifest), MakeMeshJob, std::move(stop));
     said_ = ::testing::internal::GetCapturedStdout();
     return end;
   }
@@ -182,6 +183,23 @@ TEST_F(RerunTest, AFinishedRunIsReplacedWhateverItsProgramWas) {
     ASSERT_EQ(Run(edits), OkStatus());
     EXPECT_THAT(said_, Not(HasSubstr("resuming from")));
   }
+}
+
+TEST_F(RerunTest, AStopBeforeTheFirstStepLeavesTheFinishedRun) {
+  ASSERT_EQ(Run(), OkStatus());
+  const std::string model = Model();
+  const auto figures = ReadFile(output() + "/metrics.jsonl");
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(Run({{"units: 7", "units: 9"}}, stop.get_token()).origin(), Origin::kStop);
+  EXPECT_THAT(said_, HasSubstr("stopped at step 0: nothing is saved; run again to begin"));
+  for (const int64_t step : {10, 20, 30}) {
+    EXPECT_TRUE(checkpoint::Checkpoint::Open(At(step)).ok()) << step;
+  }
+  EXPECT_FALSE(checkpoint::Checkpoint::Open(At(0)).ok());
+  EXPECT_TRUE(IsFinal(30));
+  EXPECT_EQ(Model(), model);
+  EXPECT_EQ(ReadFile(output() + "/metrics.replaced.jsonl").value(), figures.value());
 }
 
 TEST_F(RerunTest, AFinishedRunGoesOnForMoreEpochsOfTheSameProgram) {

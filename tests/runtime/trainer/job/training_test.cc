@@ -54,7 +54,8 @@ struct Script {
   std::optional<Status> begin;        // what Begin ends with
   std::optional<Status> begin_again;  // what it ends with from the second round on
   std::optional<int64_t> resume_at;   // a checkpoint that lies there
-  std::stop_source* stop_at_three = nullptr;
+  std::stop_source* stop = nullptr;   // requested in the step `stop_at`
+  int64_t stop_at = 3;
   Result<std::optional<std::string>> text = std::optional<std::string>();  // what Write gives
 
   std::vector<std::string> called;
@@ -109,7 +110,7 @@ class CountingStages final : public JobStages, Saver {
       Result<train::BatchFigures> TrainStep(const train::Batch& batch) override {
         Script& script = stages_.script_;
         ++step_;
-        if (script.stop_at_three != nullptr && step_ == 3) script.stop_at_three->request_stop();
+        if (script.stop != nullptr && step_ == script.stop_at) script.stop->request_stop();
         if (const auto fails = script.fails.find(step_); fails != script.fails.end()) {
           const Status why = fails->second;
           script.fails.erase(fails);
@@ -267,7 +268,7 @@ TEST_F(TrainingTest, RoundsFollowUntilOneIsNotCutShort) {
 
 TEST_F(TrainingTest, AStoppedJobSavesAndIsNotDone) {
   std::stop_source stop;
-  script_.stop_at_three = &stop;
+  script_.stop = &stop;
   const Status end = Train("", stop.get_token());
   EXPECT_EQ(end.origin(), Origin::kStop) << end.ToString();
   EXPECT_THAT(script_.saved, ElementsAre(3));
@@ -277,6 +278,35 @@ TEST_F(TrainingTest, AStoppedJobSavesAndIsNotDone) {
       Read("report.html"),
       HasSubstr(R"("phase":"stopped","why":"asked to stop at step 3; run again to go on")"));
   EXPECT_EQ(script_.closed->origin(), Origin::kStop);
+}
+
+TEST_F(TrainingTest, AJobThatIsStoppedBeforeItsFirstStepSavesNothing) {
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(Train("", stop.get_token()).origin(), Origin::kStop);
+  EXPECT_THAT(script_.saved, ElementsAre());
+  EXPECT_FALSE(Has("model.safetensors"));
+}
+
+// The model of a run that had ended stays until another has; one that was stopped leaves its own
+// over that of one that was stopped.
+TEST_F(TrainingTest, AStoppedJobLeavesTheModelOfOneThatHadEnded) {
+  const auto stop_at = [this](int64_t step) {
+    std::filesystem::remove_all(output() + "/checkpoints");
+    script_ = {};
+    std::stop_source stop;
+    script_.stop = &stop;
+    script_.stop_at = step;
+    EXPECT_EQ(Train("", stop.get_token()).origin(), Origin::kStop);
+    EXPECT_THAT(script_.saved, ElementsAre(step));
+    return Model();
+  };
+  EXPECT_EQ(stop_at(2), 2);
+  EXPECT_EQ(stop_at(3), 3);
+  EXPECT_EQ(Train(), OkStatus());
+  EXPECT_EQ(Model(), 15);
+  EXPECT_EQ(stop_at(2), 15);
+  EXPECT_EQ(stop_at(3), 15);
 }
 
 // The text alone is left to the next run, after a stop as after an error.
