@@ -86,6 +86,7 @@ class AsyncSaver::Impl {
   }
 
   void set_pinned(std::optional<int64_t> step) { options_.pinned = step; }
+  void set_notes(std::map<std::string, std::string> notes) { options_.notes = std::move(notes); }
 
   void Abandon() { abandon_.request_stop(); }
 
@@ -180,6 +181,9 @@ void AsyncSaver::set_replaces(std::vector<std::string> checkpoints) {
   impl_->set_replaces(std::move(checkpoints));
 }
 void AsyncSaver::set_pinned(std::optional<int64_t> step) { impl_->set_pinned(step); }
+void AsyncSaver::set_notes(std::map<std::string, std::string> notes) {
+  impl_->set_notes(std::move(notes));
+}
 void AsyncSaver::Abandon() { impl_->Abandon(); }
 Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
 std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }

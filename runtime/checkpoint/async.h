@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -40,8 +41,9 @@ class AsyncSaver {
   void set_generation(int64_t generation);
   // SaveOptions::replaces of the next save that succeeds. Between saves.
   void set_replaces(std::vector<std::string> checkpoints);
-  // SaveOptions::pinned of the saves to come. Between saves.
+  // SaveOptions::pinned and SaveOptions::notes of the saves to come. Between saves.
   void set_pinned(std::optional<int64_t> step);
+  void set_notes(std::map<std::string, std::string> notes);
   // The others are gone: a save of this generation that still waits for their parts ends in
   // kCancelled. From any thread, but not beside set_generation.
   void Abandon();

@@ -253,7 +253,8 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
 
 Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts,
                            const SaveOptions& options) {
-  MT_ASSIGN_OR_RETURN(const Index index, MergeIndexes(parts));
+  MT_ASSIGN_OR_RETURN(Index index, MergeIndexes(parts));
+  index.metadata.insert(options.notes.begin(), options.notes.end());
   const std::string checkpoint = CheckpointFolder(folder, index.step);
   MT_RETURN_IF_ERROR(
       WriteFileAtomically(checkpoint + "/" + std::string(kIndexName), index.ToJson()));

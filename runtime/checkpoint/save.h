@@ -55,6 +55,9 @@ struct SaveOptions {
   int64_t generation = 0;
   Duration parts_timeout =
       std::chrono::minutes(5);  // how long process 0 waits for the others' parts
+  // In the checkpoint's metadata beside that of the parts, by who commits it: what the others do
+  // not know.
+  std::map<std::string, std::string> notes = {};
   // Other checkpoints' folders, which go when this one is complete.
   std::vector<std::string> replaces = {};
   std::stop_token abandon;  // when requested, process 0 waits no longer for a part that is not

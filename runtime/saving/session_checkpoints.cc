@@ -287,10 +287,10 @@ Status SessionCheckpoints::Impl::Begin(const train::Position& position, SaveExtr
       .program_hash = o_.program_hash,
       .data_cursor = o_.data != nullptr ? o_.data->cursor().ToString() : "",
       .metadata = PositionToMetadata(position)};
-  snapshot.metadata.merge(extras.metadata);
   MT_ASSIGN_OR_RETURN(snapshot.variables, Collect());
   if (!shared() && !chief()) return OkStatus();
   saver_->set_pinned(extras.pinned);
+  saver_->set_notes(std::move(extras.notes));
   const membership::Team::Busy busy(o_.team, "saving step " + std::to_string(position.step));
   return OfSaving(saver_->Save(std::move(snapshot)));
 }

@@ -104,7 +104,7 @@ class SessionCheckpoints {
 
   struct SaveExtras {
     std::optional<int64_t> pinned = {};  // as checkpoint::SaveOptions'; of the saves to come too
-    std::map<std::string, std::string> metadata = {};  // beside the position's
+    std::map<std::string, std::string> notes = {};  // as checkpoint::SaveOptions': the chief's
   };
   // Takes the values now; with `background` they are written while the session goes on. Errors:
   // those of Save that are known by now; of the save before, as Wait gives them.

@@ -60,6 +60,8 @@ class Coordinator::CheckpointWriter {
     MutexLock lock(mutex_);
     return std::exchange(status_, OkStatus());
   }
+  // checkpoint::SaveOptions::replaces of the next one that is made complete. After Wait.
+  void set_replaces(std::vector<std::string> folders) { replaces_ = std::move(folders); }
   // After Wait, when the servers have made their cuts. Errors: kUnavailable (no thread).
   Status Begin(std::string folder, int64_t step, std::map<std::string, std::string> metadata,
                std::string program_hash, std::optional<int64_t> pinned) {
@@ -91,9 +93,11 @@ class Coordinator::CheckpointWriter {
       return Aborted("checkpoint of step " + std::to_string(step) + ": " + parts.status().message())
           .From(Origin::kPeers);
     }
-    MT_RETURN_IF_ERROR(checkpoint::Commit(folder, *parts, {.keep = keep_, .pinned = pinned})
-                           .status()
-                           .From(Origin::kOutput));
+    MT_RETURN_IF_ERROR(
+        checkpoint::Commit(folder, *parts, {.keep = keep_, .pinned = pinned, .replaces = replaces_})
+            .status()
+            .From(Origin::kOutput));
+    replaces_.clear();
     // A server that does not hear it keeps its log a little longer.
     if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
       LogWarning("a parameter server was not told of a checkpoint",
@@ -108,6 +112,7 @@ class Coordinator::CheckpointWriter {
   mutable Mutex mutex_;
   Status status_ MT_GUARDED_BY(mutex_);
   std::optional<checkpoint::SaveReport> last_ MT_GUARDED_BY(mutex_);
+  std::vector<std::string> replaces_;  // the thread's, while there is one
   std::jthread thread_;
 };
 
@@ -379,6 +384,10 @@ Status Coordinator::SaveTo(const std::string& folder, int64_t step,
   dispatcher_->OpenGate();
   MT_RETURN_IF_ERROR(cut);
   return saver_->Begin(folder, step, std::move(metadata), program_hash, pinned_);
+}
+
+void Coordinator::set_replaced_checkpoints(std::vector<std::string> folders) {
+  saver_->set_replaces(std::move(folders));
 }
 
 Status Coordinator::WaitForSave(std::stop_token stop) {

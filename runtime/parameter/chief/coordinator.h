@@ -209,6 +209,8 @@ class Coordinator {
                 const std::string& program_hash = "", std::stop_token stop = {});
   // Of a checkpoint that the saves to come keep besides the newest (checkpoint::SaveOptions).
   void set_pinned_checkpoint(std::optional<int64_t> step) { pinned_ = step; }
+  // Other checkpoints' folders, which go when the next one is complete. Between saves.
+  void set_replaced_checkpoints(std::vector<std::string> folders);
   // `stop`: gives it up, with kCancelled where it is not complete yet. A checkpoint that was given
   // up is made anew here; kUnavailable where steps have ended since, so that it would be another.
   Status WaitForSave(std::stop_token stop = {});

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -11,6 +13,28 @@
 #include "runtime/trainer/generate.h"
 
 namespace meshtrain::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether both are one folder, there or not.
+bool IsSame(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  const auto full = [&](const fs::path& path) {  // without a slash at its end
+    return fs::weakly_canonical((fs::absolute(path, error) / "").parent_path(), error);
+  };
+  const fs::path one = full(a), other = full(b);
+  return !error && one == other;
+}
+
+// Whose output folder is the job's.
+bool IsLeader(const cluster::TfConfig& config) {
+  if (config.task.role == cluster::Role::kChief) return true;
+  return config.task == cluster::TaskId{cluster::Role::kWorker, 0} &&
+         config.cluster.count(cluster::Role::kChief) == 0;
+}
+
+}  // namespace
 
 std::string SourceName(const JobConfig& config) {
   if (!config.manifest_name.empty()) return config.manifest_name;
@@ -27,8 +51,17 @@ std::string CheckpointFolder::advice() const {
 }
 
 CheckpointFolder CheckpointFolderOf(const JobConfig& config, const manifest::Manifest& manifest) {
-  if (manifest.checkpoint.path.empty()) return {config.output + "/checkpoints", true};
-  return {manifest.checkpoint.path, false};
+  const std::string own = config.output + "/checkpoints";
+  const std::string& named = manifest.checkpoint.path;
+  if (named.empty()) return {.path = own, .own = true, .shared = false};
+  bool is_own = IsSame(named, own);
+  if (const auto& tf_config = config.job.tf_config; !is_own && tf_config && !IsLeader(*tf_config)) {
+    const fs::path output = fs::path(config.output).lexically_normal();
+    const fs::path folder = output.has_filename() ? output : output.parent_path();
+    is_own = folder.filename() == cluster::ToString(tf_config->task) &&
+             IsSame(named, folder.parent_path() / "checkpoints");
+  }
+  return {.path = named, .own = is_own, .shared = true};
 }
 
 Status CheckBatches(const recipe::Declared& program, const data::Pipeline& train,

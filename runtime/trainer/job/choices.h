@@ -22,13 +22,16 @@ namespace meshtrain::trainer {
 std::string SourceName(const JobConfig& config);
 // Of the manifest, or "program".
 std::string JobName(const manifest::Manifest& manifest);
-// Where checkpoints go; `own`: the manifest names no folder, and it is one of the output's.
+// Where checkpoints go.
 struct CheckpointFolder {
   std::string path;
-  bool own = false;
+  bool own = false;     // it is `checkpoints` of the job's output, named by the manifest or not
+  bool shared = false;  // the manifest names it: every process writes and reads its own shards
   // What to do about a checkpoint in it that the job cannot go on from.
   std::string advice() const;
 };
+// In every process of a job whose output folders are those that `meshtrain run` and the operator
+// give them: the leader's, and ROLE-INDEX in it.
 CheckpointFolder CheckpointFolderOf(const JobConfig& config, const manifest::Manifest& manifest);
 
 // Declared::CheckBatches of what was opened; `test`: null where there is none.

@@ -62,6 +62,7 @@ class MeshJob final : public JobStages {
     MeshSaver::Options saves{
         .folder = folder.path,
         .own_folder = folder.own,
+        .shared = folder.shared,
         .spec = job_.manifest.checkpoint,
         .team = team_.get(),
         .parts_timeout = job_.config.parts_timeout,

@@ -21,10 +21,10 @@ Result<std::unique_ptr<MeshSaver>> MeshSaver::Create(Options options, execute::S
       .parts_timeout = o.parts_timeout,
       .data = &data,
       .data_may_begin_anew = true,
-      .shared = !o.own_folder,
+      .shared = o.shared,
       .background = true,
       .program_hash = o.program_hash,
-      .advice = CheckpointFolder{o.folder, o.own_folder}.advice()};
+      .advice = CheckpointFolder{o.folder, o.own_folder, o.shared}.advice()};
   MT_ASSIGN_OR_RETURN(
       made->files_, saving::SessionCheckpoints::Create(session, engine.states(), std::move(files)));
   return made;
@@ -77,9 +77,8 @@ Status MeshSaver::BeginAnew() {
 }
 
 Status MeshSaver::Save(const train::Position& position, std::optional<int64_t> pinned) {
-  saving::SessionCheckpoints::SaveExtras extras{.pinned = pinned, .metadata = {}};
-  // By a single process: the others of a team that shares a folder do not know it.
-  if (o_.own_folder) extras.metadata[std::string(saving::kRunKey)] = std::to_string(run_);
+  saving::SessionCheckpoints::SaveExtras extras{.pinned = pinned, .notes = {}};
+  if (o_.own_folder) extras.notes[std::string(saving::kRunKey)] = std::to_string(run_);
   MT_RETURN_IF_ERROR(files_->Begin(position, std::move(extras)));
   last_saved_ = position.step;
   return OkStatus();

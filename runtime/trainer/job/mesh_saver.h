@@ -24,16 +24,16 @@
 
 namespace meshtrain::trainer {
 
-// Called by every process of a team, each with its own session. In a folder of the user's every
-// process writes and reads its own shards; in one of our own the chief alone saves, and sends what
-// it reads.
+// Called by every process of a team, each with its own session. In a folder that the manifest names
+// every process writes and reads its own shards, and the chief completes the checkpoint; else the
+// chief alone saves, and sends what it reads. Which checkpoint is taken, and what a new run
+// replaces, is the chief's to say.
 class MeshSaver final : public Saver {
  public:
   struct Options {
-    // The manifest's `checkpoint.path`, or `<output>/checkpoints` where it names none
-    // (`own_folder`).
+    // As CheckpointFolder has them.
     std::string folder;
-    bool own_folder = false;
+    bool own_folder = false, shared = false;
     manifest::Checkpoint spec;
     membership::Team* team = nullptr;  // null: one process
     // How long the chief waits for the others' parts of a checkpoint in a shared folder.

@@ -2,6 +2,8 @@
 // this process, their chief, schedules them, validates and has the servers save.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,6 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/parameter/chief/coordinator.h"
+#include "runtime/saving/final.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/resume.h"
@@ -150,26 +153,49 @@ class ServerJob final : public JobStages, Saver {
  private:
   // --- Saver
   Result<std::optional<saving::Resumed>> Resume(std::stop_token stop) override {
+    own_folder_ = CheckpointFolderOf(job_.config, job_.manifest).own;
     MT_ASSIGN_OR_RETURN(
         const saving::ResumeChoice choice,
         saving::ChooseCheckpoints(
-            {.folder = folder_, .own = false, .resume = job_.manifest.checkpoint.resume})
+            {.folder = folder_,
+             .own = own_folder_,
+             .resume = job_.manifest.checkpoint.resume,
+             .goes_on = [this](const checkpoint::Index& index) { return GoesOnFrom(index); }})
             .From(Origin::kOutput));
+    run_ = choice.run;
     std::optional<saving::Resumed> resumed;
     const auto load = [&](const std::string& path) -> Status {
       MT_ASSIGN_OR_RETURN(resumed, ResumeFrom(path, stop));
       return OkStatus();
     };
     MT_ASSIGN_OR_RETURN(const auto taken, saving::TakeNewest(choice.candidates, load));
-    if (taken) return resumed;
-    MT_RETURN_IF_ERROR(BeginSession("", stop));
-    MT_RETURN_IF_ERROR(engine_->BeginAnew(initial_weights_));
-    return std::optional<saving::Resumed>();
+    if (!taken) {
+      MT_RETURN_IF_ERROR(BeginSession("", stop));
+      MT_RETURN_IF_ERROR(engine_->BeginAnew(initial_weights_));
+      resumed.reset();
+    }
+    coordinator().set_replaced_checkpoints(choice.replaced);
+    return resumed;
+  }
+  // From the last checkpoint of a run that is done: as MeshSaver.
+  bool GoesOnFrom(const checkpoint::Index& index) const {
+    if (saving::IsFinished(index, job_.epochs,
+                           job_.manifest.program.train.early_stopping.has_value())) {
+      return false;
+    }
+    const auto position = saving::PositionOf(index, folder_);
+    if (!position.ok()) return true;  // who loads it says what is wrong with it
+    const bool whole = position->batch == 0 || position->batch == job_.steps_per_epoch;
+    return whole && std::all_of(states_.begin(), states_.end(), [&](const nn::Parameter& p) {
+             const auto saved = index.variables.find(p.name());
+             return saved != index.variables.end() && saved->second.type == p.type();
+           });
   }
   Status Save(const train::Position& position, std::optional<int64_t> pinned) override {
     coordinator().set_pinned_checkpoint(pinned);
-    return coordinator().Save(position.step, saving::PositionToMetadata(position), program_hash_,
-                              give_up_.token());
+    std::map<std::string, std::string> metadata = saving::PositionToMetadata(position);
+    if (own_folder_) metadata[std::string(saving::kRunKey)] = std::to_string(run_);
+    return coordinator().Save(position.step, std::move(metadata), program_hash_, give_up_.token());
   }
   Status Wait() override { return coordinator().WaitForSave(give_up_.token()); }
   std::optional<checkpoint::SaveReport> last() const override { return coordinator().last_save(); }
@@ -190,6 +216,7 @@ class ServerJob final : public JobStages, Saver {
       MT_RETURN_IF_ERROR(declared.TraceNext(OneText(job_.train->BatchTypes(1)[0])).status());
     }
     parameters_ = traced.programs.parameters;
+    states_ = traced.programs.States();
     for (data::Pipeline* data : {job_.train.get(), job_.test.get()}) {
       if (data == nullptr) continue;
       data->ExpectClasses(traced.programs.classes, declared.recipe().labels);
@@ -241,10 +268,12 @@ class ServerJob final : public JobStages, Saver {
   LateStop end_steps_;  // when steps that are under way have no time left
   LateStop give_up_;    // when a checkpoint has none
   std::string folder_;
+  bool own_folder_ = false;                              // CheckpointFolder::own
+  int64_t run_ = 0;                                      // saving::kRunKey, in it
   std::unique_ptr<parameter::WorkerServer> own_worker_;  // where this process is a worker too
   std::set<int64_t> train_sizes_, test_sizes_;           // of batches
   std::string program_hash_;
-  std::vector<nn::Parameter> parameters_;
+  std::vector<nn::Parameter> parameters_, states_;
   std::vector<mesh::Tensor> initial_weights_;
   std::vector<std::string> servers_;  // addresses
   // Of the session on the servers, in the order in which they lean on each other.

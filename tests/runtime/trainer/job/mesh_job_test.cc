@@ -17,6 +17,8 @@
 #include "runtime/checkpoint/save.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
+#include "runtime/saving/final.h"
+#include "runtime/saving/resume.h"
 #include "runtime/trainer/job/training.h"
 #include "tests/runtime/membership/membership_testing.h"
 #include "tests/support/temp_folder.h"
@@ -59,20 +61,21 @@ class MeshJobTest : public ::testing::Test {
   // Where `checkpoint.path` of each process leads; the endings of both.
   std::array<Status, 2> Train(const std::array<std::string, 2>& checkpoints, int64_t every,
                               int64_t epochs, Duration parts_timeout = seconds(60)) {
-    std::string text = kManifest;
+    std::string text = text_;
     for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
       text.replace(at, 6, MT_TESTDATA "/mlp");
     }
     manifest::Manifest manifest = recipe::ParseManifest(text, "test", {.processes = 2}).value();
     manifest.program.train.epochs = epochs;
     manifest.checkpoint.every_steps = every;
+    manifest.checkpoint.resume = resume_;
     const std::array<membership::ReservedPort, 2> ports;
     cluster::ClusterSpec cluster;
     for (int p = 0; p < 2; ++p) cluster.hosts[cluster::Role::kWorker][p] = ports[p].address();
     std::stop_source stop;
     std::array<std::future<Status>, 2> running;
     for (int p = 0; p < 2; ++p) {
-      JobConfig config{.output = Folder("output-" + std::to_string(p)),
+      JobConfig config{.output = Folder(outputs_[p]),
                        .port = std::nullopt,
                        .threads = 1,
                        .parts_timeout = parts_timeout};
@@ -94,6 +97,9 @@ class MeshJobTest : public ::testing::Test {
   }
 
   const TempFolder folder_;
+  std::array<std::string, 2> outputs_ = {"output-0", "output-1"};
+  std::string text_ = kManifest;
+  bool resume_ = true;
 };
 
 // A regular file that cannot be read (EIO): no memory lies at its beginning.
@@ -126,6 +132,33 @@ TEST_F(MeshJobTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
   EXPECT_EQ(cluster::ExitCodeOf(other), cluster::kExitIo) << other.ToString();
   EXPECT_THAT(other.message(), HasSubstr("worker-0: "));
   EXPECT_THAT(other.message(), HasSubstr("expected the part of process 1 of 2"));
+}
+
+// As `meshtrain run` has it: all save to `checkpoints` of the leader's output.
+TEST_F(MeshJobTest, AFinishedRunInTheOutputIsReplacedByTheOneWhoCommits) {
+  outputs_ = {"output", "output/worker-1"};
+  const std::string shared = folder_.path() + "/output/checkpoints";
+  const auto run = [&](int64_t step) {
+    const auto last = checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(shared, step));
+    EXPECT_TRUE(last.ok()) << last.status().ToString();
+    if (!last.ok()) return std::string();
+    EXPECT_TRUE(saving::IsFinal((*last)->index()));
+    EXPECT_EQ((*last)->index().files.size(), 2u) << "each process saves its own shards";
+    return (*last)->index().metadata.at(std::string(saving::kRunKey));
+  };
+  const auto train = [&](int64_t epochs) {
+    for (const Status& end : Train({shared, shared}, 0, epochs)) EXPECT_EQ(end, OkStatus());
+  };
+  train(2);
+  EXPECT_EQ(run(2 * kStepsPerEpoch), "0");
+  // Of another model, and shorter.
+  text_.replace(text_.find("optimizer: sgd"), 14, "optimizer: adam");
+  train(1);
+  EXPECT_EQ(run(kStepsPerEpoch), "1");
+  EXPECT_EQ(checkpoint::ListCheckpoints(shared)->size(), 1u);
+  resume_ = false;
+  train(1);
+  EXPECT_EQ(run(kStepsPerEpoch), "2");
 }
 
 TEST_F(MeshJobTest, AFolderThatCannotBeWrittenEndsTheJob) {
