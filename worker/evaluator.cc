@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +15,7 @@
 #include "runtime/data/pipeline.h"
 #include "runtime/saving/final.h"
 #include "runtime/saving/position.h"
+#include "runtime/saving/resume.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/telemetry/training_metrics.h"
@@ -25,6 +28,8 @@
 namespace meshtrain::worker {
 
 namespace {
+
+using Json = nlohmann::json;
 
 class Evaluator {
  public:
@@ -51,7 +56,7 @@ class Evaluator {
 
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_RETURN_IF_ERROR(OpenFiles(log_path).From(Origin::kOutput));
-    const int64_t before = log_->resumed_at().value_or(-1);
+    last_step_ = read_ ? log_->resumed_at().value_or(-1) : -1;
     MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, trainer::JobName(manifest)));
     figures_.emplace(presence_->metrics(), "test");
     count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total",
@@ -62,11 +67,23 @@ class Evaluator {
 
     const int64_t epochs = program.train.epochs;
     const bool may_end_early = program.train.early_stopping.has_value();
-    trainer::EvaluateOptions options{.after_step = before, .poll = std::chrono::milliseconds(500)};
+    trainer::EvaluateOptions options{.run = read_ ? read_->run : "",
+                                     .after_step = last_step_,
+                                     .poll = std::chrono::milliseconds(500)};
     // A job that goes on for more epochs than it had first has marked what is its last checkpoint
     // no more.
     options.is_final = [=](const checkpoint::Index& index) {
       return saving::IsFinished(index, epochs, may_end_early);
+    };
+    // Who saves to a folder of the job's own replaces a run that has ended, or cannot go on from
+    // it; of one that this process's folder says was read to its end it is told by that.
+    const bool own = trainer::CheckpointFolderOf(config_, manifest).own;
+    options.is_replaced = [this, own, before = read_](const checkpoint::Index& index) {
+      if (!own || !index.metadata.contains(std::string(saving::kRunKey))) return false;
+      if (!saving::IsFinal(index)) return false;
+      const bool read = before && config_.job.attempt == 0 &&
+                        before->run == saving::RunIdOf(index) && before->ended_at == index.step;
+      return read || !Fits(index);
     };
     const auto count = trainer::EvaluateLoop(
         manifest.checkpoint.path,
@@ -78,18 +95,73 @@ class Evaluator {
     MT_RETURN_IF_ERROR(count.status());
     MT_RETURN_IF_ERROR(events);
     MT_RETURN_IF_ERROR(log);
+    if (read_) {
+      read_->ended_at = last_step_;
+      MT_RETURN_IF_ERROR(WriteRead().From(Origin::kOutput));
+    }
     trainer::Say(fmt::format("evaluated {} checkpoints; metrics in {}", *count, log_path));
     return OkStatus();
   }
 
  private:
+  // Whose figures the output folder holds, as `evaluated.json` in it says.
+  struct Read {
+    std::string folder;     // of the checkpoints
+    std::string run;        // saving::RunIdOf
+    int64_t ended_at = -1;  // the step of its final checkpoint, once that had its turn
+  };
+  std::string ReadPath() const { return config_.output + "/evaluated.json"; }
+  // What cannot be read says nothing.
+  void TakeRead() {
+    const auto text = ReadFile(ReadPath());
+    if (!text.ok()) return;
+    const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) return;
+    const auto folder_named = json.find("folder"), run = json.find("run"),
+               end = json.find("endedAt");
+    if (folder_named == json.end() || !folder_named->is_string() || run == json.end() ||
+        !run->is_string() || end == json.end() || !end->is_number_integer()) {
+      return;
+    }
+    const Read read{*folder_named, *run, *end};
+    // A run without an id is known by its folder alone.
+    if (read.run.empty() && read.folder != folder()) return;
+    read_ = read;
+  }
+  Status WriteRead() const {
+    return WriteFileAtomically(
+        ReadPath(),
+        Json{{"folder", read_->folder}, {"run", read_->run}, {"endedAt", read_->ended_at}}.dump() +
+            "\n");
+  }
+  const std::string& folder() const { return model_.manifest().checkpoint.path; }
+
   Status OpenFiles(const std::string& log_path) {
     MT_RETURN_IF_ERROR(MakeDirectories(config_.output));
+    TakeRead();
     MT_ASSIGN_OR_RETURN(log_, telemetry::MetricsLog::Open(
                                   log_path, {{.step = std::numeric_limits<int64_t>::max()}}));
     MT_ASSIGN_OR_RETURN(events_,
                         telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"));
     return OkStatus();
+  }
+
+  // The lines of another run give way to those of this one, with its first.
+  Status BeginWith(const checkpoint::Index& index) {
+    const std::string run = saving::RunIdOf(index);
+    if (read_ && read_->run == run) return OkStatus();
+    MT_RETURN_IF_ERROR(log_->Close());
+    MT_ASSIGN_OR_RETURN(log_, telemetry::MetricsLog::Open(config_.output + "/metrics.jsonl"));
+    read_ = Read{.folder = folder(), .run = run};
+    return WriteRead();
+  }
+
+  bool Fits(const checkpoint::Index& index) const {
+    const auto& all = model_.parameters();
+    return std::all_of(all.begin(), all.end(), [&](const nn::Parameter& p) {
+      const auto saved = index.variables.find(p.name());
+      return saved != index.variables.end() && saved->second.type == p.type();
+    });
   }
 
   Status Evaluate(const checkpoint::Checkpoint& checkpoint, std::stop_token stop) {
@@ -130,7 +202,9 @@ class Evaluator {
     record.metrics = others;
     figures_->Set(scalars);
     progress.checkpoint = telemetry::Progress::Checkpoint{step, checkpoint.path()};
+    MT_RETURN_IF_ERROR(BeginWith(checkpoint.index()).From(Origin::kOutput));
     MT_RETURN_IF_ERROR(log_->Add(record).From(Origin::kOutput));
+    last_step_ = step;
     MT_RETURN_IF_ERROR(events_->Add(step, scalars).From(Origin::kOutput));
     presence_->board().Set(std::move(progress));
     count_.Add();
@@ -142,6 +216,8 @@ class Evaluator {
   TrainedModel model_;
   std::unique_ptr<data::Pipeline> data_;
   std::unique_ptr<telemetry::MetricsLog> log_;
+  std::optional<Read> read_;  // none: nobody knows whose lines are there
+  int64_t last_step_ = -1;    // evaluated, of that run
   std::unique_ptr<telemetry::EventFileWriter> events_;
   telemetry::Counter count_;
   std::optional<telemetry::FigureGauges> figures_;  // borrows the presence's metrics

@@ -11,7 +11,9 @@
 namespace meshtrain::worker {
 
 // OK when the job's last checkpoint was evaluated. One that is started again goes on after the last
-// line that it wrote. Needs config.job.tf_config and `checkpoint.path`.
+// line that it wrote; of another run than those lines are, it begins them anew. In a folder of the
+// job's own (trainer::CheckpointFolder) a run that it has read to its end is one that the job
+// replaces: it waits for the next. Needs config.job.tf_config and `checkpoint.path`.
 Status RunEvaluator(const trainer::JobConfig& config, manifest::Manifest manifest,
                     std::stop_token stop);
 

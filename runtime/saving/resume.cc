@@ -1,6 +1,9 @@
 #include "runtime/saving/resume.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <random>
 
 #include "runtime/base/text.h"
 #include "runtime/saving/final.h"
@@ -19,13 +22,27 @@ Found Look(const checkpoint::Candidate& candidate, const ResumeOptions& o) {
   const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
   if (!checkpoint.ok()) return found;
   const checkpoint::Index& index = (*checkpoint)->index();
-  const auto run = index.metadata.find(std::string(kRunKey));
-  found.run = run == index.metadata.end() ? 0 : ParseInt(run->second).value_or(0);
+  found.run = RunOf(index);
   found.finished = IsFinal(index) && !(o.goes_on && o.goes_on(index));
   return found;
 }
 
 }  // namespace
+
+int64_t RunOf(const checkpoint::Index& index) {
+  const auto run = index.metadata.find(std::string(kRunKey));
+  return run == index.metadata.end() ? 0 : ParseInt(run->second).value_or(0);
+}
+
+std::string RunIdOf(const checkpoint::Index& index) {
+  const auto id = index.metadata.find(std::string(kRunIdKey));
+  return id == index.metadata.end() ? "" : id->second;
+}
+
+std::string DrawRunId() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
 
 bool IsEnd(const train::Position& p, int64_t epochs, int64_t steps_per_epoch) {
   return p.epoch >= epochs || (p.epoch == epochs - 1 && p.batch >= steps_per_epoch);

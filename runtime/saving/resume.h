@@ -28,6 +28,12 @@ bool IsEnd(const train::Position& position, int64_t epochs, int64_t steps_per_ep
 // runs', has a number of its own, so that its checkpoints are told from theirs whatever their steps
 // are.
 inline constexpr std::string_view kRunKey = "run";
+int64_t RunOf(const checkpoint::Index& index);
+// Beside it, in any folder: what the run drew when it began. Who reads checkpoints knows by it
+// whose they are, whatever else lay in the folder before. "": of a version that drew none.
+inline constexpr std::string_view kRunIdKey = "run_id";
+std::string RunIdOf(const checkpoint::Index& index);
+std::string DrawRunId();
 
 struct ResumeOptions {
   std::string folder;

@@ -1,12 +1,34 @@
 #include "runtime/trainer/evaluate_loop.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/base/log.h"
 #include "runtime/saving/final.h"
+#include "runtime/saving/resume.h"
 
 namespace meshtrain::trainer {
+namespace {
+
+// Of `candidates`, newest first, none of which need stay there. While a run takes the place of
+// another both may be there, and the other's steps be the larger ones. Looks at all of them only
+// where the newest is not of `known`, a run.
+std::optional<checkpoint::Index> NewestOfNewestRun(
+    const std::vector<checkpoint::Candidate>& candidates, const std::string& known) {
+  std::optional<checkpoint::Index> newest;
+  for (const checkpoint::Candidate& candidate : candidates) {
+    const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
+    if (!checkpoint.ok()) continue;
+    const checkpoint::Index& index = (*checkpoint)->index();
+    if (!newest || saving::RunOf(index) > saving::RunOf(*newest)) newest = index;
+    if (saving::RunIdOf(*newest) == known) break;
+  }
+  return newest;
+}
+
+}  // namespace
 
 Result<int64_t> EvaluateLoop(
     const std::string& folder,
@@ -14,18 +36,26 @@ Result<int64_t> EvaluateLoop(
     const EvaluateOptions& options, std::stop_token stop) {
   const auto is_final = options.is_final ? options.is_final : saving::IsFinal;
   int64_t evaluated = 0;
+  std::string run = options.run;
   int64_t newest = options.after_step;
   Duration since = options.clock->Monotonic();
   while (!stop.stop_requested()) {
     MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates,
                         checkpoint::ListCheckpoints(folder).From(Origin::kOutput));
+    const auto last = NewestOfNewestRun(candidates, run);
+    if (last && saving::RunIdOf(*last) != run) {
+      run = saving::RunIdOf(*last);
+      newest = -1;
+    }
+    if (last && options.is_replaced && options.is_replaced(*last)) candidates.clear();
     std::reverse(candidates.begin(), candidates.end());
     for (const checkpoint::Candidate& candidate : candidates) {
       if (candidate.step <= newest) continue;
       if (stop.stop_requested()) return evaluated;
+      const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
+      if (checkpoint.ok() && saving::RunIdOf((*checkpoint)->index()) != run) continue;
       newest = candidate.step;
       since = options.clock->Monotonic();
-      const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
       Status status = checkpoint.status().From(Origin::kOutput);
       if (status.ok()) status = evaluate(**checkpoint);
       // Data that is damaged or not there is no checkpoint that is.
@@ -43,7 +73,10 @@ Result<int64_t> EvaluateLoop(
     // Asked of the newest each time: a job may only know later that it was the last.
     if (!candidates.empty()) {
       const auto checkpoint = checkpoint::Checkpoint::Open(candidates.back().path);
-      if (checkpoint.ok() && is_final((*checkpoint)->index())) return evaluated;
+      if (checkpoint.ok() && saving::RunIdOf((*checkpoint)->index()) == run &&
+          is_final((*checkpoint)->index())) {
+        return evaluated;
+      }
     }
     if (options.clock->Monotonic() - since > options.patience) {
       return DeadlineExceeded(folder + ": expected the final checkpoint, got: nothing after step " +

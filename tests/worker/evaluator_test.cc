@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "runtime/saving/resume.h"
 #include "tests/worker/small_job.h"
 #include "worker/service.h"
 
@@ -22,6 +25,7 @@ class EvaluatorTest : public SmallJobTest {
  protected:
   Status Run() {
     trainer::JobConfig config = Config(job_.empty() ? Text() : job_);
+    config.output = output_;
     config.job.tf_config = cluster::TfConfig{.cluster = {}, .task = {cluster::Role::kEvaluator, 0}};
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
@@ -33,7 +37,7 @@ class EvaluatorTest : public SmallJobTest {
   // Of metrics.jsonl; every loss must be that of ten classes that are all as likely.
   std::vector<int64_t> Steps() const {
     std::vector<int64_t> steps;
-    const auto text = ReadFile(folder_.path() + "/out/metrics.jsonl");
+    const auto text = ReadFile(output_ + "/metrics.jsonl");
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
       const json record = json::parse(line);
@@ -45,6 +49,7 @@ class EvaluatorTest : public SmallJobTest {
   }
 
   const std::string checkpoints_ = folder_.path() + "/checkpoints";
+  std::string output_ = folder_.path() + "/out";
   std::string job_;  // "": as Text has it
   std::string out_, err_;
 };
@@ -61,6 +66,57 @@ TEST_F(EvaluatorTest, EvaluatesEachCheckpointUpToTheLastAndEachOnce) {
   ASSERT_TRUE(Run().ok());
   EXPECT_THAT(Steps(), ElementsAre(10, 20));
   EXPECT_THAT(out_, HasSubstr("evaluated 0 checkpoints"));
+}
+
+checkpoint::Snapshot OfRun(const std::string& id, int64_t step, int number = 0) {
+  checkpoint::Snapshot snapshot = EvenModel(step, 0);
+  snapshot.metadata[std::string(saving::kRunIdKey)] = id;
+  snapshot.metadata[std::string(saving::kRunKey)] = std::to_string(number);
+  return snapshot;
+}
+
+TEST_F(EvaluatorTest, TheFiguresOfAnotherRunGiveWay) {
+  Save(checkpoints_, OfRun("a", 10), /*final=*/false);
+  Save(checkpoints_, OfRun("a", 20), /*final=*/true);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(10, 20));
+  // In another folder.
+  Save(folder_.path() + "/ck2", OfRun("b", 5), /*final=*/true);
+  job_ = Replaced(Text(), folder_.path() + "/checkpoints", folder_.path() + "/ck2");
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(5));
+  // And in one that was emptied meanwhile.
+  std::filesystem::remove_all(folder_.path() + "/ck2");
+  Save(folder_.path() + "/ck2", OfRun("c", 5), /*final=*/false);
+  Save(folder_.path() + "/ck2", OfRun("c", 7), /*final=*/true);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(5, 7));
+}
+
+// Nobody said whose the lines are.
+TEST_F(EvaluatorTest, LinesOfAnUnknownRunGiveWay) {
+  ASSERT_TRUE(MakeDirectories(output_).ok());
+  ASSERT_TRUE(WriteFileAtomically(output_ + "/metrics.jsonl", R"({"step":30,"epoch":1,"loss":9})"
+                                                              "\n")
+                  .ok());
+  Save(checkpoints_, OfRun("a", 10), /*final=*/true);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(10));
+}
+
+// Whoever saves to the job's own folder replaces a run there that has ended.
+TEST_F(EvaluatorTest, ARunThatWasReadToItsEndIsNoEndInTheJobsOwnFolder) {
+  output_ = folder_.path() + "/evaluator-0";
+  Save(checkpoints_, OfRun("a", 10), /*final=*/true);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  const auto waits = std::async(std::launch::async, [&] { return Run(); });
+  EXPECT_EQ(waits.wait_for(std::chrono::seconds(2)), std::future_status::timeout);
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  Save(checkpoints_, OfRun("b", 4, 1), /*final=*/false);
+  Save(checkpoints_, OfRun("b", 10, 1), /*final=*/true);
+  waits.wait();
+  EXPECT_THAT(Steps(), ElementsAre(4, 10));
 }
 
 // All classes are as likely: what figures come to is known without a model.

@@ -36,9 +36,13 @@ Result<std::optional<saving::Resumed>> MeshSaver::Resume(std::stop_token stop) {
   resumed_before_ = true;
   last_saved_ = restored ? restored->position.step : -1;
   if (!restored) {
+    if (run_id_.empty()) run_id_ = saving::DrawRunId();
     MT_RETURN_IF_ERROR(BeginAnew());
     return std::optional<saving::Resumed>();
   }
+  // What only the chief reaches, it alone has to know.
+  const auto checkpoint = checkpoint::Checkpoint::Open(restored->path);
+  if (checkpoint.ok()) run_id_ = saving::RunIdOf((*checkpoint)->index());
   return std::optional<saving::Resumed>({restored->position, restored->path});
 }
 
@@ -79,6 +83,7 @@ Status MeshSaver::BeginAnew() {
 Status MeshSaver::Save(const train::Position& position, std::optional<int64_t> pinned) {
   saving::SessionCheckpoints::SaveExtras extras{.pinned = pinned, .notes = {}};
   if (o_.own_folder) extras.notes[std::string(saving::kRunKey)] = std::to_string(run_);
+  if (!run_id_.empty()) extras.notes[std::string(saving::kRunIdKey)] = run_id_;
   MT_RETURN_IF_ERROR(files_->Begin(position, std::move(extras)));
   last_saved_ = position.step;
   return OkStatus();

@@ -79,7 +79,8 @@ class MeshSaver final : public Saver {
   std::unique_ptr<saving::SessionCheckpoints> files_;
   bool resumed_before_ = false;
   int64_t last_saved_ = -1;
-  int64_t run_ = 0;  // kRunKey, in a folder of our own
+  int64_t run_ = 0;     // kRunKey, in a folder of our own
+  std::string run_id_;  // kRunIdKey; "": of a run that has none
 };
 
 }  // namespace meshtrain::trainer

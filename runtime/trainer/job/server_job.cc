@@ -173,6 +173,7 @@ class ServerJob final : public JobStages, Saver {
       MT_RETURN_IF_ERROR(BeginSession("", stop));
       MT_RETURN_IF_ERROR(engine_->BeginAnew(initial_weights_));
       resumed.reset();
+      run_id_ = saving::DrawRunId();
     }
     coordinator().set_replaced_checkpoints(choice.replaced);
     return resumed;
@@ -195,6 +196,7 @@ class ServerJob final : public JobStages, Saver {
     coordinator().set_pinned_checkpoint(pinned);
     std::map<std::string, std::string> metadata = saving::PositionToMetadata(position);
     if (own_folder_) metadata[std::string(saving::kRunKey)] = std::to_string(run_);
+    if (!run_id_.empty()) metadata[std::string(saving::kRunIdKey)] = run_id_;
     return coordinator().Save(position.step, std::move(metadata), program_hash_, give_up_.token());
   }
   Status Wait() override { return coordinator().WaitForSave(give_up_.token()); }
@@ -231,6 +233,7 @@ class ServerJob final : public JobStages, Saver {
     MT_ASSIGN_OR_RETURN(train::Position position,
                         saving::PositionOf(checkpoint->index(), path).From(Origin::kOutput));
     MT_RETURN_IF_ERROR(BeginSession(path, stop));
+    run_id_ = saving::RunIdOf(checkpoint->index());
     return saving::Resumed{std::move(position), path};
   }
 
@@ -268,8 +271,9 @@ class ServerJob final : public JobStages, Saver {
   LateStop end_steps_;  // when steps that are under way have no time left
   LateStop give_up_;    // when a checkpoint has none
   std::string folder_;
-  bool own_folder_ = false;                              // CheckpointFolder::own
-  int64_t run_ = 0;                                      // saving::kRunKey, in it
+  bool own_folder_ = false;  // CheckpointFolder::own
+  int64_t run_ = 0;          // saving::kRunKey, in it
+  std::string run_id_;       // saving::kRunIdKey; "": of a run that has none
   std::unique_ptr<parameter::WorkerServer> own_worker_;  // where this process is a worker too
   std::set<int64_t> train_sizes_, test_sizes_;           // of batches
   std::string program_hash_;

@@ -7,6 +7,7 @@
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/saving/final.h"
+#include "runtime/saving/resume.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/temp_folder.h"
 
@@ -16,12 +17,20 @@ namespace {
 using checkpoint::Checkpoint;
 using testing_folder::TempFolder;
 
-void SaveAt(const std::string& folder, int64_t step, bool final = false, int keep = 0) {
+// `run`: of that number, whose id is a letter.
+void SaveAt(const std::string& folder, int64_t step, bool final = false, int keep = 0,
+            std::optional<int> run = {}, std::vector<std::string> replaces = {}) {
   checkpoint::Snapshot snapshot{.step = step};
+  if (run) {
+    snapshot.metadata[std::string(saving::kRunKey)] = std::to_string(*run);
+    snapshot.metadata[std::string(saving::kRunIdKey)] =
+        std::string(1, static_cast<char>('a' + *run));
+  }
   if (final) snapshot.metadata[std::string(saving::kFinalKey)] = "true";
   const mesh::Tensor value = mesh::Tensor::Scalar(static_cast<float>(step));
   snapshot.variables.push_back({"w", value.type(), "", {{{}, value}}});
-  const auto saved = checkpoint::Save(folder, snapshot, {.keep = keep});
+  const auto saved =
+      checkpoint::Save(folder, snapshot, {.keep = keep, .replaces = std::move(replaces)});
   ASSERT_TRUE(saved.ok()) << saved.status().ToString();
 }
 
@@ -60,6 +69,41 @@ TEST(EvaluateLoopTest, GoesOnAfterARestart) {
   Watched watched;
   ASSERT_TRUE(EvaluateLoop(folder.path(), std::ref(watched), {.after_step = 20}, {}).ok());
   EXPECT_EQ(watched.steps, std::vector<int64_t>{30});
+}
+
+TEST(EvaluateLoopTest, ARunThatTakesThePlaceOfAnotherIsEvaluatedFromItsFirst) {
+  const TempFolder folder;
+  SaveAt(folder.path(), 20, false, 0, 0);
+  SaveAt(folder.path(), 30, true, 0, 0);
+  testing::FakeClock clock;
+  int polls = 0;
+  Watched watched;
+  clock.on_sleep = [&](Duration) {
+    if (++polls == 2) {
+      EXPECT_TRUE(watched.steps.empty()) << "of a run that is about to be replaced";
+      SaveAt(folder.path(), 10, false, 0, 1);  // the others are not gone yet
+    }
+    if (polls == 3) {
+      EXPECT_EQ(watched.steps, std::vector<int64_t>{10});
+      SaveAt(folder.path(), 20, true, 0, 1, {checkpoint::CheckpointFolder(folder.path(), 30)});
+    }
+  };
+  EvaluateOptions options{.run = "a", .after_step = 30, .clock = &clock};
+  options.is_replaced = [](const checkpoint::Index& index) {
+    return saving::RunIdOf(index) == "a";
+  };
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), options, {}), 2);
+  EXPECT_EQ(watched.steps, (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(polls, 3);
+}
+
+TEST(EvaluateLoopTest, StepsOfAnotherRunAreNotThoseOfThisOne) {
+  const TempFolder folder;
+  SaveAt(folder.path(), 10, true, 0, 1);
+  Watched watched;
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.run = "a", .after_step = 30}, {}), 1);
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.run = "b", .after_step = 10}, {}), 0);
+  EXPECT_EQ(watched.steps, std::vector<int64_t>{10});
 }
 
 TEST(EvaluateLoopTest, EndsWhenTheNewestIsMarkedLater) {
