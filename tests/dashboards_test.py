@@ -48,6 +48,14 @@ class DashboardsTest(unittest.TestCase):
                 asked |= names
         self.assertGreater(len(asked), 25)
 
+    def test_every_series_of_a_training_is_told_somewhere(self):
+        header = (ROOT / 'runtime/telemetry/training_metrics.h').read_text()
+        members = re.findall(r'^  (?:Counter|Gauge|Histogram) (\w+); +// (meshtrain_\w+)$', header, re.MULTILINE)
+        self.assertGreater(len(members), 10)
+        sources = ''.join(path.read_text() for folder in ('runtime', 'worker') for path in (ROOT / folder).rglob('*.cc'))
+        for member, series in members:
+            self.assertRegex(sources, rf'\b{member}\.(Add|Set|Observe)\(', f'nothing ever observes {series}')
+
     def test_alerts_ask_for_series_that_there_are_and_have_runbooks(self):
         known = known_series()
         text = (ROOT / 'helm/meshtrain/templates/prometheus-rule.yaml').read_text()

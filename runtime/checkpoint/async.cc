@@ -36,7 +36,11 @@ class AsyncSaver::Impl {
       return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
     }
     MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
-    MT_RETURN_IF_ERROR(CheckFinite(snapshot));
+    if (const Status finite = CheckFinite(snapshot); !finite.ok()) {
+      MutexLock lock(mutex_);
+      ++failures_;
+      return finite;
+    }
     {
       MutexLock lock(mutex_);
       if (std::exchange(replaced_, false)) options_.replaces.clear();
@@ -94,6 +98,10 @@ class AsyncSaver::Impl {
     MutexLock lock(mutex_);
     return last_;
   }
+  int64_t failures() const {
+    MutexLock lock(mutex_);
+    return failures_;
+  }
 
  private:
   struct Pending {
@@ -117,6 +125,7 @@ class AsyncSaver::Impl {
       last_ = SaveReport{job.snapshot.step, *std::move(path),
                          std::chrono::duration<double>(took).count()};
     } else {
+      ++failures_;
       error_ = path.status().At("saving step " + std::to_string(job.snapshot.step));
     }
   }
@@ -156,6 +165,7 @@ class AsyncSaver::Impl {
   Status error_ MT_GUARDED_BY(mutex_);
   bool replaced_ MT_GUARDED_BY(mutex_) = false;  // a save since the last one began has succeeded
   std::optional<SaveReport> last_ MT_GUARDED_BY(mutex_);
+  int64_t failures_ MT_GUARDED_BY(mutex_) = 0;
   std::jthread thread_;  // last: it uses all of the above
 };
 
@@ -187,5 +197,6 @@ void AsyncSaver::set_notes(std::map<std::string, std::string> notes) {
 void AsyncSaver::Abandon() { impl_->Abandon(); }
 Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
 std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }
+int64_t AsyncSaver::failures() const { return impl_->failures(); }
 
 }  // namespace meshtrain::checkpoint

@@ -52,8 +52,9 @@ class AsyncSaver {
   // Wait(), and takes no more snapshots.
   Status Close(Duration timeout = std::chrono::minutes(10));
 
-  // The newest save that succeeded.
+  // The newest save that succeeded, and how many came to nothing. Thread-safe.
   std::optional<SaveReport> last() const;
+  int64_t failures() const;
 
  private:
   class Impl;

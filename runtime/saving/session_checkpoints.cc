@@ -139,6 +139,7 @@ bool SessionCheckpoints::Holds(int64_t step) const { return impl_->Holds(step); 
 std::optional<checkpoint::SaveReport> SessionCheckpoints::last() const {
   return impl_->saver().last();
 }
+int64_t SessionCheckpoints::failures() const { return impl_->saver().failures(); }
 
 Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Impl::Restore(
     const Candidates& candidates, std::stop_token stop) {

@@ -121,6 +121,8 @@ class SessionCheckpoints {
   // The newest complete one that this process saved; in processes other than the chief, the newest
   // whose part is written. Thread-safe.
   std::optional<checkpoint::SaveReport> last() const;
+  // How many that were begun came to nothing. Thread-safe.
+  int64_t failures() const;
 
  private:
   class Impl;

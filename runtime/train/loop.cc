@@ -1,6 +1,7 @@
 #include "runtime/train/loop.h"
 
 #include <cmath>
+#include <utility>
 
 namespace meshtrain::train {
 
@@ -92,13 +93,16 @@ class Fitting {
     const Duration begin = clock_.Monotonic();
     const int64_t steps = StepsPerEpoch();
     bool empty_pass = false;
+    Duration waited{};
     // A job that was stopped between an epoch's last batch and the end of its validation: the data
     // may have begun the next pass already, so it is not asked for the end of this one.
     if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin);
     for (;;) {
       if (o_.steps_per_epoch > 0 && result_.position.batch >= o_.steps_per_epoch) break;
       if (stop_.stop_requested()) return Stop("a stop was requested");
+      const Duration asked = clock_.Monotonic();
       auto next = data_.Next(stop_);
+      waited += clock_.Monotonic() - asked;
       if (!next.ok() && stop_.stop_requested()) return Stop("a stop was requested");
       if (!next.ok()) return next.status();
       if (!next->has_value()) {
@@ -109,13 +113,13 @@ class Fitting {
         continue;
       }
       empty_pass = false;
-      MT_RETURN_IF_ERROR(Step(**next, steps));
+      MT_RETURN_IF_ERROR(Step(**next, steps, std::exchange(waited, Duration(0))));
       if (result_.end != FitEnd::kFinished) return OkStatus();
     }
     return EndOfEpoch(begin);
   }
 
-  Status Step(const Batch& batch, int64_t steps_per_epoch) {
+  Status Step(const Batch& batch, int64_t steps_per_epoch, Duration waited) {
     const Duration begin = clock_.Monotonic();
     auto ran = runner_.TrainStep(batch);
     if (ran.status().code() == StatusCode::kAborted) return BadStep(ran.status().message());
@@ -136,6 +140,7 @@ class Fitting {
                         .total_steps = steps_per_epoch > 0 ? steps_per_epoch * o_.epochs : -1,
                         .examples = figures.examples,
                         .seconds = seconds,
+                        .input_wait = waited,
                         .scalars = figures.means};
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnStepEnd(info));
     return AskCallbacks();

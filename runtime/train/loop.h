@@ -88,6 +88,7 @@ struct StepInfo {
   int64_t total_steps = -1;
   int64_t examples = 0;    // in this batch
   Duration seconds{};      // of this step alone
+  Duration input_wait{};   // before it, for its batch
   const Scalars& scalars;  // means over this batch
 };
 

@@ -72,6 +72,7 @@ class Coordinator::CheckpointWriter {
       const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
+      if (!status.ok()) ++failures_;
       if (status.ok()) last_ = {step, checkpoint::CheckpointFolder(folder, step), took.count()};
     };
     MT_ASSIGN_OR_RETURN(thread_, StartThread("checkpoint", std::move(save)));
@@ -80,6 +81,10 @@ class Coordinator::CheckpointWriter {
   std::optional<checkpoint::SaveReport> last() const {
     MutexLock lock(mutex_);
     return last_;
+  }
+  int64_t failures() const {
+    MutexLock lock(mutex_);
+    return failures_;
   }
 
  private:
@@ -112,6 +117,7 @@ class Coordinator::CheckpointWriter {
   mutable Mutex mutex_;
   Status status_ MT_GUARDED_BY(mutex_);
   std::optional<checkpoint::SaveReport> last_ MT_GUARDED_BY(mutex_);
+  int64_t failures_ MT_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> replaces_;  // the thread's, while there is one
   std::jthread thread_;
 };
@@ -405,6 +411,7 @@ Status Coordinator::WaitForSave(std::stop_token stop) {
   }
 }
 std::optional<checkpoint::SaveReport> Coordinator::last_save() const { return saver_->last(); }
+int64_t Coordinator::failed_saves() const { return saver_->failures(); }
 int64_t Coordinator::last_saved() const {
   const auto last = saver_->last();
   return last ? last->step : -1;

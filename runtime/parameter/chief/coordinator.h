@@ -218,6 +218,8 @@ class Coordinator {
   int64_t last_saved() const;
   // The same, with where it lies and how long it took. Thread-safe.
   std::optional<checkpoint::SaveReport> last_save() const;
+  // How many of this session came to nothing. Thread-safe.
+  int64_t failed_saves() const;
 
   // The job is done: servers and workers may go. Nothing is scheduled after it.
   void End(Duration timeout = std::chrono::seconds(5));

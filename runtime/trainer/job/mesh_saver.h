@@ -58,6 +58,7 @@ class MeshSaver final : public Saver {
   Status Save(const train::Position& position, std::optional<int64_t> pinned) override;
   Status Wait() override { return files_->Wait(); }
   std::optional<checkpoint::SaveReport> last() const override { return files_->last(); }
+  int64_t failures() const override { return files_->failures(); }
 
   // The newest step that was resumed or saved, -1: none.
   int64_t last_saved() const { return last_saved_; }

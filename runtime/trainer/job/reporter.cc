@@ -78,18 +78,16 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Run 
   }
   {
     MutexLock lock(reporter->mutex_);
-    reporter->report_.title = reporter->job_.name;
-    reporter->report_.subtitle =
-        fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
-                    reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
-    reporter->report_.plan = reporter->job_.view;
-    reporter->report_.facts = reporter->job_.facts;
-    reporter->report_.facts.emplace_back(
-        "mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh);
-    reporter->report_.facts.emplace_back("plan", reporter->job_.plan.hash);
-    if (!config.version.empty()) {
-      reporter->report_.facts.emplace_back("meshtrain", config.version);
-    }
+    const Run& what = reporter->job_;
+    const std::string mesh = what.mesh.empty() ? "one device" : what.mesh;
+    report::Report& report = reporter->report_;
+    report.title = what.name;
+    report.subtitle = fmt::format("{} epochs on {}, {}", what.epochs, mesh, Today());
+    report.plan = what.view;
+    report.facts = what.facts;
+    report.facts.emplace_back("mesh", mesh);
+    report.facts.emplace_back("plan", what.plan.hash);
+    if (!config.version.empty()) report.facts.emplace_back("meshtrain", config.version);
   }
   reporter->TakeHistory(start);
   telemetry::Progress progress;
@@ -300,6 +298,7 @@ void Reporter::Publish(const train::StepInfo& info) {
   training_->steps.Add();
   training_->examples.Add(static_cast<double>(info.examples));
   training_->step_seconds.Observe(seconds);
+  training_->input_wait_seconds.Observe(Seconds(info.input_wait));
   training_->step.Set(static_cast<double>(p.step));
   training_->examples_per_second.Set(rate);
   if (job_.collective_bytes) {
@@ -330,17 +329,23 @@ void Reporter::Publish(const train::StepInfo& info) {
         static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
   }
   progress.plan = job_.plan;
-  if (const auto saved = last_save_()) {
-    progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
-    if (saved->step != saves_counted_) {
-      saves_counted_ = saved->step;
-      RemoveOldLog();
-      training_->checkpoint_saves.Add();
-      training_->checkpoint_seconds.Observe(saved->seconds);
-      training_->checkpoint_step.Set(static_cast<double>(saved->step));
-    }
-  }
+  CountSaves();
+  progress.checkpoint = newest_;
   board_.Set(std::move(progress));
+}
+
+void Reporter::CountSaves() {
+  if (const auto saved = last_save_(); saved && saved->step != saves_counted_) {
+    saves_counted_ = saved->step;
+    RemoveOldLog();
+    newest_ = {saved->step, saved->path};
+    training_->checkpoint_saves.Add();
+    training_->checkpoint_seconds.Observe(saved->seconds);
+    training_->checkpoint_step.Set(static_cast<double>(saved->step));
+  }
+  const int64_t failed = job_.failed_saves ? job_.failed_saves() : 0;
+  const int64_t before = std::exchange(failures_counted_, failed);
+  training_->checkpoint_failures.Add(static_cast<double>(failed - before));
 }
 
 Status Reporter::OnEpochEnd(const train::EpochInfo& info, const train::Position&) {
@@ -441,13 +446,10 @@ Status Reporter::Finish(End end) {
     end_ = std::move(end);
     ended_ = SystemClock().Monotonic();
   }
-  // The last save came after the last step.
-  if (const auto saved = last_save_()) {
-    RemoveOldLog();
-    telemetry::Progress progress = board_.Get();
-    progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
-    board_.Set(std::move(progress));
-  }
+  CountSaves();  // the last one came after the last step
+  telemetry::Progress progress = board_.Get();
+  progress.checkpoint = newest_;
+  board_.Set(std::move(progress));
   return job_.chief ? CloseFiles().From(Origin::kOutput) : OkStatus();
 }
 

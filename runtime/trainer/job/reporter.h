@@ -40,6 +40,7 @@ class Reporter final : public train::Callback {
     // Each rank's own time in its last step, in seconds; none: not told. Called by several threads.
     std::function<std::vector<double>()> rank_step_seconds;
     std::function<int64_t()> collective_bytes;  // sent by this process so far; null: none is
+    std::function<int64_t()> failed_saves;      // of this process so far; null: not told
     cluster::TaskId task{cluster::Role::kWorker, 0};
     bool chief =
         true;  // writes the files and the progress line; the others only answer at their address
@@ -94,8 +95,9 @@ class Reporter final : public train::Callback {
   void RemoveOldLog();
   void TakeHistory(const train::Position& start) MT_EXCLUDES(mutex_);
   void ShowEpoch(int64_t epoch, int64_t steps_done);
-  Status Record(const train::StepInfo& info);                  // files and the line
-  void Publish(const train::StepInfo& info);                   // what is asked for over HTTP
+  Status Record(const train::StepInfo& info);  // files and the line
+  void Publish(const train::StepInfo& info);   // what is asked for over HTTP
+  void CountSaves();
   telemetry::Progress Now() const;                             // with the times of the ranks
   std::optional<double> MeanRate() const MT_REQUIRES(mutex_);  // examples per second of steps
   report::State StateNow() const MT_REQUIRES(mutex_);
@@ -125,7 +127,8 @@ class Reporter final : public train::Callback {
   Duration began_ = SystemClock().Monotonic();
   bool ready_ MT_GUARDED_BY(mutex_) = false;
   int64_t epoch_shown_ = -1;
-  int64_t saves_counted_ = -1;
+  int64_t saves_counted_ = -1, failures_counted_ = 0;
+  std::optional<telemetry::Progress::Checkpoint> newest_;  // complete one, of the job
   bool old_log_kept_ = true;  // perhaps: of a run that this one replaces
   int64_t collective_bytes_counted_ = 0;
   double smoothed_examples_ = 0, smoothed_seconds_ = 0;  // of a step

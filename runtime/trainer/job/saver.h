@@ -27,6 +27,8 @@ class Saver {
   virtual Status Wait() = 0;
   // The newest complete one of this run. Thread-safe.
   virtual std::optional<checkpoint::SaveReport> last() const = 0;
+  // How many saves came to nothing. Thread-safe.
+  virtual int64_t failures() const = 0;
 };
 
 }  // namespace meshtrain::trainer

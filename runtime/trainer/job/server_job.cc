@@ -201,6 +201,7 @@ class ServerJob final : public JobStages, Saver {
   }
   Status Wait() override { return coordinator().WaitForSave(give_up_.token()); }
   std::optional<checkpoint::SaveReport> last() const override { return coordinator().last_save(); }
+  int64_t failures() const override { return coordinator().failed_saves(); }
 
   Coordinator& coordinator() const { return strategy_->coordinator(); }
 

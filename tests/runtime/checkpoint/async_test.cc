@@ -58,6 +58,7 @@ TEST(AsyncSaverTest, AnErrorSurfacesAtTheNextCallOnce) {
   EXPECT_EQ((*saver)->Save(Small(2)), OkStatus());
   EXPECT_EQ((*saver)->Wait(), OkStatus());
   EXPECT_EQ((*saver)->last()->step, 2);
+  EXPECT_EQ((*saver)->failures(), 1);
 }
 
 TEST(AsyncSaverTest, ValuesThatAreNotFiniteAreNotSaved) {
@@ -75,6 +76,7 @@ TEST(AsyncSaverTest, ValuesThatAreNotFiniteAreNotSaved) {
               "step 2 is not saved: variable `kernel`: expected finite values, got: 1 of 300 that "
               "are not");
     EXPECT_EQ((*saver)->Wait(), OkStatus());
+    EXPECT_EQ((*saver)->failures(), 1);
     EXPECT_EQ(FindLatest(folder.path())->step, 1);
     EXPECT_TRUE(ListIncomplete(folder.path()).empty());
   }

@@ -6,6 +6,7 @@
 
 #include "runtime/train/callbacks.h"
 #include "tests/runtime/train/loop_testing.h"
+#include "tests/support/fake_clock.h"
 
 namespace meshtrain::train {
 namespace {
@@ -130,6 +131,26 @@ TEST(FitTest, CallbacksHearOfEveryStepAndEpoch) {
   Callback* callbacks[] = {&callback};
   ASSERT_TRUE(Fit(runner, data, {.epochs = 2}, callbacks, {}).ok());
   EXPECT_EQ(heard, "begin 0; 1/4 of 2; 2/4 of 1; epoch 1/2; 3/4 of 2; 4/4 of 1; epoch 2/2; end");
+}
+
+// Of all that it asked for: at the end of a pass twice.
+TEST(FitTest, EachStepSaysHowLongItWaitedForItsBatch) {
+  FakeRunner runner;
+  FakeData data(2);
+  testing::FakeClock clock;
+  data.before_next = [&] { clock.Advance(std::chrono::seconds(3)); };
+  runner.before_step_returns = [&](int64_t) { clock.Advance(std::chrono::seconds(1)); };
+  std::vector<Duration> waits;
+  FunctionCallback callback;
+  callback.on_step_end = [&](const StepInfo& i) {
+    waits.push_back(i.input_wait);
+    EXPECT_EQ(i.seconds, std::chrono::seconds(1));
+    return OkStatus();
+  };
+  Callback* callbacks[] = {&callback};
+  ASSERT_TRUE(Fit(runner, data, {.epochs = 1, .steps_per_epoch = 3}, callbacks, {}, clock).ok());
+  EXPECT_EQ(waits, (std::vector<Duration>{std::chrono::seconds(3), std::chrono::seconds(3),
+                                          std::chrono::seconds(6)}));
 }
 
 TEST(FitTest, AStopIsHonouredBetweenStepsAndSaves) {

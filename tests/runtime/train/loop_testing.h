@@ -26,6 +26,7 @@ class FakeData final : public BatchSource {
     return begins;
   }
   Result<std::optional<Batch>> Next(std::stop_token) override {
+    if (before_next) before_next();
     if (next_ == batches_) {
       next_ = 0;
       ++passes;
@@ -37,6 +38,7 @@ class FakeData final : public BatchSource {
   int64_t steps_per_epoch() const override { return batches_; }
   int passes = 0, begun = 0;
   Status begins;  // what Begin gives
+  std::function<void()> before_next;
 
  private:
   int64_t batches_;

@@ -157,6 +157,7 @@ class CountingStages final : public JobStages, Saver {
   }
   Status Wait() override { return OkStatus(); }
   std::optional<checkpoint::SaveReport> last() const override { return last_; }
+  int64_t failures() const override { return 0; }
   Status Save(const train::Position& position, std::optional<int64_t> pinned) override {
     const auto w = mesh::Tensor::Scalar(static_cast<float>(position.step));
     const checkpoint::Snapshot snapshot{
