@@ -325,8 +325,7 @@ void Reporter::Publish(const train::StepInfo& info) {
   training_->train_figures.Set(info.scalars);
   progress.examples_per_second = rate;
   if (rate > 0 && progress.total_steps) {
-    progress.eta_seconds =
-        static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
+    progress.eta_seconds = static_cast<double>(*progress.total_steps - p.step) * smoothed_seconds_;
   }
   progress.plan = job_.plan;
   CountSaves();

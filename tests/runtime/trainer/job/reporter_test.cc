@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "tests/support/temp_folder.h"
@@ -11,6 +12,7 @@
 namespace meshtrain::trainer {
 namespace {
 
+using nlohmann::json;
 using std::chrono::seconds;
 
 class ReporterTest : public ::testing::Test {
@@ -49,6 +51,7 @@ class ReporterTest : public ::testing::Test {
     }
     return std::stod(found[1]);
   }
+  json Progress() const { return json::parse(reporter_->TerminationMessage()); }
 
   const testing_folder::TempFolder folder_;
   std::optional<checkpoint::SaveReport> saved_;
@@ -80,6 +83,14 @@ TEST_F(ReporterTest, SavesAreCountedThoseThatComeToNothingToo) {
   EXPECT_EQ(Metric("meshtrain_checkpoint_failures_total"), 3);
   EXPECT_EQ(Metric("meshtrain_checkpoint_saves_total"), 1);
   EXPECT_EQ(Metric("meshtrain_checkpoint_step"), 2);
+}
+
+TEST_F(ReporterTest, TheTimeLeftDoesNotFollowTheSizeOfTheNewestBatch) {
+  Begin({});
+  for (int i = 0; i < 3; ++i) Step(2048);
+  EXPECT_DOUBLE_EQ(Progress()["etaSeconds"].get<double>(), 5);
+  Step(1);
+  EXPECT_DOUBLE_EQ(Progress()["etaSeconds"].get<double>(), 4);
 }
 
 }  // namespace
