@@ -34,7 +34,7 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       train_figures(m, "train"),
       test_figures(m, "test"),
       collective_bytes(m.AddCounter("meshtrain_collective_bytes_total",
-                                    "Bytes that collectives moved, by this process's devices.")),
+                                    "Bytes that this process sent for collectives.")),
       planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes",
                                "Peak memory per device that the plan needs.")),
       resident_bytes(m.AddGauge("meshtrain_resident_memory_bytes",
