@@ -27,7 +27,8 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       input_wait_seconds(m.AddHistogram("meshtrain_input_wait_seconds",
                                         "Time a step waited for its batch.", kWaitBounds)),
       step(m.AddGauge("meshtrain_step", "The job's current step, across restarts.")),
-      epoch(m.AddGauge("meshtrain_epoch", "The current pass over the data, from 1.")),
+      epoch(m.AddGauge("meshtrain_epoch",
+                       "Passes over the data that are done, the current one in part.")),
       examples_per_second(
           m.AddGauge("meshtrain_examples_per_second",
                      "Examples per second over the last steps, of the global batch.")),
@@ -50,23 +51,21 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
           m.AddGauge("meshtrain_checkpoint_step", "Step of the newest complete checkpoint.")),
       ready(m.AddGauge("meshtrain_ready", "1 when training, 0 before and after.")) {}
 
-FigureGauges::FigureGauges(Metrics& metrics, std::string split)
-    : metrics_(metrics), split_(std::move(split)) {
-  gauges_["loss"] = metrics_.AddGauge("meshtrain_loss", "Mean loss.", {{"split", split_}});
-  gauges_["accuracy"] =
-      metrics_.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", split_}});
-}
-
 void FigureGauges::Set(std::span<const std::pair<std::string, double>> figures) {
   for (const auto& [name, value] : figures) {
     const auto [gauge, is_new] = gauges_.try_emplace(name);
-    if (is_new) {
-      gauge->second =
-          metrics_.AddGauge("meshtrain_figure", "A figure beside loss and accuracy, by its name.",
-                            {{"figure", name}, {"split", split_}});
-    }
+    if (is_new) gauge->second = Add(name);
     gauge->second.Set(value);
   }
+}
+
+Gauge FigureGauges::Add(const std::string& name) {
+  if (name == "loss") return metrics_.AddGauge("meshtrain_loss", "Mean loss.", {{"split", split_}});
+  if (name == "accuracy") {
+    return metrics_.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", split_}});
+  }
+  return metrics_.AddGauge("meshtrain_figure", "A figure beside loss and accuracy, by its name.",
+                           {{"figure", name}, {"split", split_}});
 }
 
 void TrainingMetrics::Look() {

@@ -14,14 +14,17 @@
 namespace meshtrain::telemetry {
 
 // The figures of a job: meshtrain_loss{split}, meshtrain_accuracy{split}, and for each of the
-// others, whose names are the manifest's, meshtrain_figure{figure, split}.
+// others, whose names are the manifest's, meshtrain_figure{figure, split}. A figure that was never
+// set is no series.
 class FigureGauges {
  public:
   // `split`: "train" or "test".
-  FigureGauges(Metrics& metrics, std::string split);
+  FigureGauges(Metrics& metrics, std::string split) : metrics_(metrics), split_(std::move(split)) {}
   void Set(std::span<const std::pair<std::string, double>> figures);
 
  private:
+  Gauge Add(const std::string& name);
+
   Metrics& metrics_;
   const std::string split_;
   std::map<std::string, Gauge, std::less<>> gauges_;

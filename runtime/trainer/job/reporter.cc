@@ -94,6 +94,11 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Run 
   progress.step = start.step;
   progress.total_steps = reporter->job_.epochs * reporter->job_.steps_per_epoch;
   progress.plan = reporter->job_.plan;
+  if (!reporter->job_.resumed_from.empty()) {
+    reporter->newest_ = {start.step, reporter->job_.resumed_from};
+    reporter->training_->checkpoint_step.Set(static_cast<double>(start.step));
+  }
+  progress.checkpoint = reporter->newest_;
   reporter->board_.Set(progress);
   if (config.port) {
     Reporter* r = reporter.get();

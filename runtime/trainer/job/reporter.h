@@ -41,6 +41,7 @@ class Reporter final : public train::Callback {
     std::function<std::vector<double>()> rank_step_seconds;
     std::function<int64_t()> collective_bytes;  // sent by this process so far; null: none is
     std::function<int64_t()> failed_saves;      // of this process so far; null: not told
+    std::string resumed_from;                   // the checkpoint that `start` stands at; "": none
     cluster::TaskId task{cluster::Role::kWorker, 0};
     bool chief =
         true;  // writes the files and the progress line; the others only answer at their address

@@ -141,6 +141,7 @@ class Training {
                       .rank_step_seconds = what.rank_step_seconds,
                       .collective_bytes = what.collective_bytes,
                       .failed_saves = [this] { return stages_->saver().failures(); },
+                      .resumed_from = resumed_from_,
                       .chief = stages_->chief()};
     if (config.job.tf_config) job.task = config.job.tf_config->task;
     MT_ASSIGN_OR_RETURN(

@@ -1,6 +1,7 @@
 // What a reporter makes of the steps that it is told of, for /metrics and /progress.
 #include "runtime/trainer/job/reporter.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -91,6 +92,28 @@ TEST_F(ReporterTest, TheTimeLeftDoesNotFollowTheSizeOfTheNewestBatch) {
   EXPECT_DOUBLE_EQ(Progress()["etaSeconds"].get<double>(), 5);
   Step(1);
   EXPECT_DOUBLE_EQ(Progress()["etaSeconds"].get<double>(), 4);
+}
+
+TEST_F(ReporterTest, TheCheckpointThatItGoesOnFromIsTheNewestUntilTheNextOne) {
+  Begin({.resumed_from = "c/3"}, 3);
+  EXPECT_EQ(Metric("meshtrain_checkpoint_step"), 3);
+  EXPECT_EQ(Progress()["checkpoint"], json({{"step", 3}, {"path", "c/3"}}));
+  Step(10);
+  EXPECT_EQ(Progress()["checkpoint"]["step"], 3);
+  EXPECT_EQ(Metric("meshtrain_checkpoint_saves_total"), 0);
+  saved_ = checkpoint::SaveReport{.step = 5, .path = "c/5", .seconds = 4};
+  Step(10);
+  EXPECT_EQ(Progress()["checkpoint"], json({{"step", 5}, {"path", "c/5"}}));
+  EXPECT_EQ(Metric("meshtrain_checkpoint_step"), 5);
+}
+
+TEST_F(ReporterTest, AFigureThatNobodyKnowsIsNoSeries) {
+  Begin({});
+  EXPECT_EQ(Metric("meshtrain_loss"), std::nullopt);
+  Step(10);
+  EXPECT_EQ(Metric("meshtrain_loss"), 0.5);
+  EXPECT_EQ(Metric("meshtrain_accuracy"), std::nullopt);
+  EXPECT_THAT(reporter_->metrics().Text(), ::testing::Not(::testing::HasSubstr("test")));
 }
 
 }  // namespace
