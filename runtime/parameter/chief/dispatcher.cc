@@ -226,6 +226,8 @@ void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
     return Feed(StepFailed{worker, incarnation, step, reply.status().At(WorkerName(worker))});
   }
   servers_->NoteVersions(reply->versions);
+  const Status status = reply->status.At(WorkerName(worker));
+  bool server_lost = false;
   Starts starts;
   {
     MutexLock lock(mutex_);
@@ -239,7 +241,6 @@ void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
         if (known.empty() || IsAfter(at.cursor, known)) known = at.cursor;
       }
     }
-    const Status status = reply->status.At(WorkerName(worker));
     if (status.ok()) {
       if (const auto it = steps_.find(step); it != steps_.end()) {
         StepOutcome& result = it->second.result;
@@ -252,17 +253,13 @@ void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
     } else if (schedule_.incarnation(worker) != incarnation) {
       // Of one that was lost: its pushes are refused, which says nothing about the server.
     } else if (reply->cause == RunReply::Cause::kServerAway) {
-      const int server = reply->server;
-      if (server_away_since_.emplace(server, SystemClock().Monotonic()).second) {
-        ++stats_.servers_lost;
-      }
-      server_error_[server] = status;
-      HandleEvent(ServerLost{server}, &starts);
+      server_lost = LoseServer(reply->server, status, &starts);
       HandleEvent(StepReturned{worker, incarnation, step}, &starts);
     } else {
       HandleEvent(StepFailed{worker, incarnation, step, status}, &starts);
     }
   }
+  if (server_lost) WarnServerAway(reply->server, status);
   Perform(starts);
 }
 

@@ -155,6 +155,10 @@ class Dispatcher::Impl {
   void PingWorker(int worker, int64_t incarnation, bool judge);
   void PingServer(int server);
   void ServerAnswered(int server, const Status& status);
+  // A server is away, by a ping or by a worker that does not reach it; whether that is news, for
+  // WarnServerAway.
+  bool LoseServer(int server, const Status& why, Starts* starts) MT_REQUIRES(mutex_);
+  static void WarnServerAway(int server, const Status& why);
   std::vector<std::string> LostNames() MT_REQUIRES(mutex_);
   std::vector<int64_t> LiveIncarnations() MT_REQUIRES(mutex_) {
     std::vector<int64_t> live;

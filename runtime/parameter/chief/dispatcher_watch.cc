@@ -105,6 +105,19 @@ void Dispatcher::Impl::PingServer(int server) {
                  });
 }
 
+bool Dispatcher::Impl::LoseServer(int server, const Status& why, Starts* starts) {
+  const bool news = server_away_since_.emplace(server, SystemClock().Monotonic()).second;
+  if (news) ++stats_.servers_lost;
+  server_error_[server] = why;
+  HandleEvent(ServerLost{server}, starts);
+  return news;
+}
+
+void Dispatcher::Impl::WarnServerAway(int server, const Status& why) {
+  LogWarning("parameter server is away",
+             {{"ps", std::to_string(server)}, {"error", why.message()}});
+}
+
 void Dispatcher::Impl::ServerAnswered(int server, const Status& status) {
   Starts starts;
   bool lost = false, back = false;
@@ -117,16 +130,10 @@ void Dispatcher::Impl::ServerAnswered(int server, const Status& status) {
     } else if (status.code() == StatusCode::kDataLoss) {
       HandleEvent(JobFailed{status}, &starts);
     } else {
-      lost = server_away_since_.emplace(server, SystemClock().Monotonic()).second;
-      if (lost) ++stats_.servers_lost;
-      server_error_[server] = status;
-      HandleEvent(ServerLost{server}, &starts);
+      lost = LoseServer(server, status, &starts);
     }
   }
-  if (lost) {
-    LogWarning("parameter server is away",
-               {{"ps", std::to_string(server)}, {"error", status.message()}});
-  }
+  if (lost) WarnServerAway(server, status);
   if (back) LogInfo("parameter server is back", {{"ps", std::to_string(server)}});
   Perform(starts);
 }

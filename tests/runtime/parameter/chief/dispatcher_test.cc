@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <functional>
 
+#include "tests/runtime/parameter/server/held_server.h"
 #include "tests/runtime/parameter/worker/held_worker.h"
 
 namespace meshtrain::parameter {
@@ -77,8 +78,16 @@ class DispatcherTest : public ::testing::Test {
     return WaitUntil([&] { return dispatcher.stats().workers_ready == workers; }, timeout);
   }
 
-  const std::unique_ptr<ServerGroup> servers_ =
-      Must(ServerGroup::Create({}, TestIdentity(), seconds(5)));
+  // One server, which answers every ping.
+  void Serve() {
+    server_ = std::make_unique<HeldServer>();
+    servers_ = Must(ServerGroup::Create({server_->address()}, TestIdentity(), seconds(5)));
+    const Status begun = servers_->SetUp({.session = 1}, seconds(60), {});
+    ASSERT_TRUE(begun.ok()) << begun.ToString();
+  }
+
+  std::unique_ptr<HeldServer> server_;
+  std::unique_ptr<ServerGroup> servers_ = Must(ServerGroup::Create({}, TestIdentity(), seconds(5)));
   int64_t entry_ = -1;
 };
 
@@ -125,6 +134,27 @@ TEST_F(DispatcherTest, AWorkerThatRefusedAnEntryAndWentIsMissed) {
   EXPECT_NE(missed.message().find("expected a worker within 1 s, got: worker-0: "),
             std::string::npos)
       << missed.ToString();
+}
+
+// The log said that it is back, and never that it was away.
+TEST_F(DispatcherTest, AServerThatAWorkerDoesNotReachIsSaidToBeAway) {
+  Serve();
+  HeldWorker worker;
+  const auto dispatcher = Dispatch({worker.address()}, seconds(60));
+  ASSERT_TRUE(WaitForReady(*dispatcher, 1));
+  ASSERT_TRUE(dispatcher->Submit({entry_}, {}, seconds(60), {}).ok());
+  testing::internal::CaptureStderr();
+  const bool returned = worker.EndRun({.status = Unavailable("no route to ps-0"),
+                                       .cause = RunReply::Cause::kServerAway,
+                                       .server = 0});
+  const bool ended = returned && worker.EndRun();
+  const Status joined = dispatcher->Join(seconds(60), {});
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(ended && joined.ok()) << joined.ToString();
+  const size_t away = log.find("parameter server is away");
+  ASSERT_NE(away, std::string::npos) << log;
+  EXPECT_NE(log.find("worker-0: no route to ps-0", away), std::string::npos) << log;
+  EXPECT_NE(log.find("parameter server is back", away), std::string::npos) << log;
 }
 
 }  // namespace

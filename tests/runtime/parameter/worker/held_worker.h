@@ -83,7 +83,7 @@ class HeldWorker {
     MutexLock lock(mutex_);
     return Wait(runs_);
   }
-  bool EndRun() { return Answer(&runs_, Frame{Encode(RunReply{}), {}}); }
+  bool EndRun(const RunReply& reply = {}) { return Answer(&runs_, Frame{Encode(reply), {}}); }
   bool EndSetUp() {
     {
       MutexLock lock(mutex_);
