@@ -183,6 +183,7 @@ void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
     MutexLock lock(mutex_);
     const auto it = steps_.find(step);
     if (it == steps_.end()) return;
+    request.oldest_step = steps_.begin()->first;
     request.functions = it->second.functions;
     for (const Argument& argument : it->second.arguments) {
       request.arguments.push_back({argument.kind, argument.entry, argument.tensor.type()});

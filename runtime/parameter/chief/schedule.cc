@@ -81,36 +81,49 @@ void Schedule::PutBack(std::map<int64_t, OpenStep>::iterator step) {
   queue_.insert(step->first);
 }
 
+int Schedule::Choose(const OpenStep& step) {
+  const Worker* const keeper =
+      step.keeper < 0 ? nullptr : Find(step.keeper, step.keeper_incarnation);
+  int best = -1;
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
+    Worker& w = workers_[i];
+    if (w.phase != Phase::kReady || w.running.size() >= static_cast<size_t>(options_.in_flight)) {
+      continue;
+    }
+    if (keeper != nullptr && keeper != &w) continue;
+    if (w.entries < step.entries) {
+      if (!w.loading) {
+        w.loading = true;
+        actions_.push_back({.kind = Kind::kLoad,
+                            .worker = i,
+                            .incarnation = w.incarnation,
+                            .from = w.entries,
+                            .to = entries_});
+      }
+      continue;
+    }
+    const auto busy = [](const Worker& worker) {
+      return std::pair(worker.running.size(), worker.turn);
+    };
+    if (best < 0 || busy(w) < busy(workers_[best])) best = i;
+  }
+  return best;
+}
+
 void Schedule::Dispatch() {
   if (gate_closed_ || error_ || !servers_away_.empty()) return;
-  while (!queue_.empty()) {
-    const int64_t step = *queue_.begin();
-    const int64_t needs = steps_.at(step).entries;
-    int best = -1;
-    for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
-      Worker& w = workers_[i];
-      if (w.phase != Phase::kReady || w.running.size() >= static_cast<size_t>(options_.in_flight)) {
-        continue;
-      }
-      if (w.entries < needs) {
-        if (!w.loading) {
-          w.loading = true;
-          actions_.push_back({.kind = Kind::kLoad,
-                              .worker = i,
-                              .incarnation = w.incarnation,
-                              .from = w.entries,
-                              .to = entries_});
-        }
-        continue;
-      }
-      const auto busy = [](const Worker& worker) {
-        return std::pair(worker.running.size(), worker.turn);
-      };
-      if (best < 0 || busy(w) < busy(workers_[best])) best = i;
+  for (auto next = queue_.begin(); next != queue_.end();) {
+    const int64_t step = *next;
+    OpenStep& open = steps_.at(step);
+    const int best = Choose(open);
+    if (best < 0) {
+      // Others need not wait with it for its worker.
+      if (open.keeper < 0) return;
+      ++next;
+      continue;
     }
-    if (best < 0) return;
-    queue_.erase(queue_.begin());
-    steps_.at(step).worker = best;
+    next = queue_.erase(next);
+    open.worker = best;
     workers_[best].running.insert(step);
     workers_[best].turn = ++dispatched_;
     actions_.push_back({.kind = Kind::kRun,
@@ -199,7 +212,10 @@ void Schedule::Handle(const StepFailed& e) {
 
 void Schedule::Handle(const StepReturned& e) {
   const auto it = Take(e.worker, e.incarnation, e.step);
-  if (it != steps_.end()) PutBack(it);
+  if (it == steps_.end()) return;
+  it->second.keeper = e.worker;
+  it->second.keeper_incarnation = e.incarnation;
+  PutBack(it);
 }
 
 }  // namespace meshtrain::parameter

@@ -5,6 +5,8 @@
 //   - a submitted step ends once: in kFinish, or in kCancel after an error of the job
 //   - a step runs on one worker at a time as far as is known; one whose worker is lost runs again,
 //     before those that were submitted after it
+//   - a step that was returned for want of a server runs again where it ran, which knows what of it
+//     the servers have; elsewhere only once that worker's incarnation has ended
 //   - an answer from an incarnation that has ended changes nothing
 //   - nothing is sent to a worker that is not set up, lacks an entry that the step needs, or has
 //     its hands full
@@ -168,6 +170,9 @@ class Schedule {
     int64_t entries = 0;
     int lost = 0;     // workers
     int worker = -1;  // -1: queued
+    // Where it was returned from; -1: nowhere.
+    int keeper = -1;
+    int64_t keeper_incarnation = 0;
   };
 
   // The worker, if it is in this incarnation and not away.
@@ -177,6 +182,8 @@ class Schedule {
   void Fail(const Status& error);
   void PutBack(std::map<int64_t, OpenStep>::iterator step);
   void Dispatch();
+  // The worker that takes the step now, -1: none. Asks for what workers lack to take it.
+  int Choose(const OpenStep& step);
 
   void Handle(const StepSubmitted& e);
   void Handle(const EntriesAdded& e);

@@ -244,6 +244,7 @@ struct RunRequest {
   std::vector<RunArgument> arguments;
   std::vector<int64_t> min_versions;
   int64_t server_wait_ms = 0;
+  int64_t oldest_step = 0;
 };
 struct RunReply {
   enum class Cause : uint8_t { kStep, kServerAway };

@@ -168,6 +168,7 @@ void Fields(auto& walk, Of<RunRequest> auto& m) {
   walk(m.arguments, MT_WIRE(arguments));
   walk(m.min_versions, MT_WIRE(min_versions));
   walk(m.server_wait_ms, MT_WIRE(server_wait_ms));
+  walk(m.oldest_step, MT_WIRE(oldest_step));
 }
 template <typename Walk>
 void Fields(Walk& walk, Of<RunReply> auto& m) {

@@ -62,6 +62,7 @@ Status Executor::Impl::DoSetUp(WorkerSetUpRequest request) {
     MutexLock lock(mutex_);
     later_.clear();
     seqs_.clear();
+    returned_.clear();
     arrived_.clear();
   }
   next_seq_ = 0;

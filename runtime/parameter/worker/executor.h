@@ -8,6 +8,8 @@
 // pushes of the one before are still under way: how many, the coordinator decides by how many it
 // sends. A server that is away is tried again until the step's time for it is over; a push that was
 // computed from too old a version is computed anew, from the same batch and under the same number.
+// So is a step that ended for want of a server and comes again in the same incarnation: what a
+// server has of it is not applied twice.
 //
 // Thread-safe.
 #pragma once

@@ -171,6 +171,8 @@ class Executor::Impl {
   void EndRuns(const Status& why);
 
   void Begin(const RunPtr& run);
+  // What is kept of the same step, and of none that has ended. null: nothing.
+  RunPtr TakeReturned(const RunRequest& request) MT_REQUIRES(mutex_);
   Status Gather(StepRun& run);
   Result<std::vector<Tensor>> NextBatch(data::Pipeline& pipeline);
   void Compute(const RunPtr& run);
@@ -200,8 +202,10 @@ class Executor::Impl {
   int64_t session_id_ MT_GUARDED_BY(mutex_) = 0;
   int64_t incarnation_ MT_GUARDED_BY(mutex_) = 0;
   std::stop_source abort_ MT_GUARDED_BY(mutex_);
-  std::set<int64_t> seqs_ MT_GUARDED_BY(mutex_);              // of pushes under way
-  std::set<RunPtr> runs_ MT_GUARDED_BY(mutex_);               // begun and not answered
+  std::set<int64_t> seqs_ MT_GUARDED_BY(mutex_);  // of pushes under way
+  std::set<RunPtr> runs_ MT_GUARDED_BY(mutex_);   // begun and not answered
+  // By step: what ended for want of a server. Their numbers stay in seqs_.
+  std::map<int64_t, RunPtr> returned_ MT_GUARDED_BY(mutex_);
   std::map<int32_t, Arrived> arrived_ MT_GUARDED_BY(mutex_);  // by server, the newest
 
   // The thread's.

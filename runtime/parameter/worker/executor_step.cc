@@ -11,15 +11,28 @@ constexpr Duration kDataTimeout = std::chrono::minutes(5);
 
 }  // namespace
 
+Executor::Impl::RunPtr Executor::Impl::TakeReturned(const RunRequest& request) {
+  const auto ended = returned_.lower_bound(request.oldest_step);
+  for (auto it = returned_.begin(); it != ended; it = returned_.erase(it)) {
+    seqs_.erase(it->second->seq);
+  }
+  const auto node = returned_.extract(request.step);
+  return node.empty() ? nullptr : node.mapped();
+}
+
 void Executor::Impl::Begin(const RunPtr& run) {
   const RunRequest& request = run->request;
   int64_t incarnation = 0;
   bool ours = false;
+  RunPtr before;
   {
     MutexLock lock(mutex_);
     incarnation = incarnation_;
     ours = request.session == session_id_ && request.incarnation == incarnation_;
-    if (ours) runs_.insert(run);
+    if (ours) {
+      runs_.insert(run);
+      before = TakeReturned(request);
+    }
   }
   if (!ours) {
     return Finish(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) +
@@ -28,6 +41,22 @@ void Executor::Impl::Begin(const RunPtr& run) {
   run->until = SystemClock().Monotonic() + std::chrono::milliseconds(request.server_wait_ms);
   run->based_on.assign(peers_.size(), -1);
   run->reply.versions.assign(peers_.size(), -1);
+  if (before != nullptr) {
+    // Its batch, and its number. What it may still hear of its pushes, it passes over.
+    run->function = before->function;
+    run->inputs = std::move(before->inputs);
+    run->seq = before->seq;
+    std::set<size_t> open;
+    {
+      MutexLock lock(before->mutex);
+      open = before->open;
+    }
+    {
+      MutexLock lock(run->mutex);
+      run->open = std::move(open);
+    }
+    return Compute(run);
+  }
   if (const Status gathered = Gather(*run); !gathered.ok()) return Finish(*run, gathered);
   if (!run->function->spec.pushes.empty()) {
     run->seq = next_seq_++;
@@ -183,8 +212,15 @@ void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause 
   }
   {
     MutexLock lock(mutex_);
-    if (run.seq >= 0 && run.request.incarnation == incarnation_) seqs_.erase(run.seq);
-    std::erase_if(runs_, [&](const RunPtr& r) { return r.get() == &run; });
+    const auto it =
+        std::find_if(runs_.begin(), runs_.end(), [&](const RunPtr& r) { return r.get() == &run; });
+    const bool ours = run.request.incarnation == incarnation_ && it != runs_.end();
+    if (ours && cause == RunReply::Cause::kServerAway) {
+      returned_[run.request.step] = *it;
+    } else if (ours) {
+      seqs_.erase(run.seq);
+    }
+    if (it != runs_.end()) runs_.erase(it);
   }
   // Not a step's failure: the coordinator has to do something about this worker.
   const bool over =

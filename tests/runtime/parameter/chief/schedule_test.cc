@@ -116,6 +116,38 @@ TEST(ScheduleTest, NothingBeginsWhileAServerIsAwayOrAGateIsClosed) {
   EXPECT_THAT(Texts(s.On(GateSet{false})), ElementsAre("run step 0 on worker-0 (1)"));
   s.On(ServerLost{0});
   EXPECT_THAT(Texts(s.On(StepReturned{0, 1, 0})), IsEmpty());
+  EXPECT_THAT(Texts(s.On(ServerBack{0})), ElementsAre("run step 0 on worker-0 (1)"));
+}
+
+TEST(ScheduleTest, AReturnedStepRunsWhereItRanWhileThatLasts) {
+  Schedule s = ReadySchedule();
+  s.On(StepSubmitted{0, 1});
+  s.On(StepSubmitted{1, 1});
+  s.On(ServerLost{0});
+  EXPECT_THAT(Texts(s.On(StepReturned{0, 1, 0})), IsEmpty());
+  EXPECT_THAT(Texts(s.On(StepReturned{1, 1, 1})), IsEmpty());
+  EXPECT_THAT(Texts(s.On(ServerBack{0})),
+              ElementsAre("run step 0 on worker-0 (1)", "run step 1 on worker-1 (1)"));
+  s.On(ServerLost{0});
+  s.On(StepReturned{1, 1, 1});
+  s.On(WorkerLost{0, 1});
+  EXPECT_THAT(Texts(s.On(ServerBack{0})), ElementsAre("run step 0 on worker-1 (1)"))
+      << "which may run anywhere, and is the older one";
+  // Others do not wait with a step whose worker has its hands full.
+  s.On(StepSubmitted{2, 1});
+  s.On(WorkerTried{0});
+  EXPECT_THAT(Texts(s.On(WorkerSetUp{0, 2, 1})), ElementsAre("run step 2 on worker-0 (2)"));
+  EXPECT_THAT(Texts(s.On(StepDone{0, 2, 2})), ElementsAre("finish step 2"));
+  EXPECT_THAT(Texts(s.On(StepDone{1, 1, 0})),
+              ElementsAre("finish step 0", "run step 1 on worker-1 (1)"));
+}
+
+TEST(ScheduleTest, AReturnedStepRunsElsewhereOnceItsWorkerIsLost) {
+  Schedule s = ReadySchedule();
+  s.On(StepSubmitted{0, 1});
+  s.On(ServerLost{0});
+  s.On(StepReturned{0, 1, 0});
+  s.On(WorkerLost{0, 1});
   EXPECT_THAT(Texts(s.On(ServerBack{0})), ElementsAre("run step 0 on worker-1 (1)"));
 }
 

@@ -88,7 +88,7 @@ MEMBERS(WorkerSetUpRequest, a, b, c, d, e, f, g)
 MEMBERS(WorkerSetUpReply, a)
 MEMBERS(LoadRequest, a, b, c, d, e)
 MEMBERS(RunArgument, a, b, c)
-MEMBERS(RunRequest, a, b, c, d, e, f, g)
+MEMBERS(RunRequest, a, b, c, d, e, f, g, h)
 MEMBERS(RunReply, a, b, c, d, e, f, g, h)
 MEMBERS(WorkerPingReply, a, b, c)
 #undef MEMBERS

@@ -9,6 +9,7 @@
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "tests/runtime/parameter/cluster_testing.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::parameter {
 namespace {
@@ -19,16 +20,20 @@ using mesh::TensorType;
 using program::Builder;
 using std::chrono::seconds;
 
-const Parameter kN("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+Parameter Count(const std::string& name) {
+  return Parameter(name, TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
                    {.trainable = false});
+}
 
-// Adds `by` to n and gives what it was; or only reads it.
-Program AddStep(bool adds) {
+// Adds `by` to each and gives what the first was; or only reads it.
+Program AddStep(const std::vector<Parameter>& counts, bool adds) {
   Builder b(adds ? "add" : "read");
   Builder::Scope scope(b);
   const program::Value by = b.Input("by", {DType::kI64, {}});
-  b.Output("before", b.Read(kN) + by * 0.0);
-  if (adds) program::AssignAdd(kN, by);
+  b.Output("before", b.Read(counts[0]) + by * 0.0);
+  if (adds) {
+    for (const Parameter& count : counts) program::AssignAdd(count, by);
+  }
   return b.Build().value();
 }
 
@@ -39,20 +44,24 @@ struct Ran {
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  ExecutorTest()
-      : cluster_(1, 0), executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
+  // `folder`: as TestCluster's.
+  explicit ExecutorTest(const std::vector<Parameter>& variables = {Count("n")},
+                        const std::string& folder = "")
+      : cluster_(static_cast<int>(variables.size()), 0, folder),
+        planner_(Whole{}, static_cast<int>(variables.size()), 0),
+        executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
     EXPECT_TRUE(executor_.Start().ok());
     servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
                                    TestIdentity(), seconds(20))
                    .value();
     EXPECT_TRUE(servers_->SetUp({.session = 1}, seconds(20), {}).ok());
-    const std::vector<Parameter> variables = {kN};
     EXPECT_TRUE(servers_->Define(planner_.AddVariables(variables).value(), seconds(20), {}).ok());
-    const WorkerStep add = SplitStep(AddStep(true)).value();
+    const WorkerStep add = SplitStep(AddStep(variables, true)).value();
     EXPECT_TRUE(
         servers_->Define(planner_.AddUpdate("add", add.pushed, {}).value(), seconds(20), {}).ok());
-    entries_ = {planner_.MakeFunction(add, "add", {}).value(),
-                planner_.MakeFunction(SplitStep(AddStep(false)).value(), "", {}).value()};
+    entries_ = {
+        planner_.MakeFunction(add, "add", {}).value(),
+        planner_.MakeFunction(SplitStep(AddStep(variables, false)).value(), "", {}).value()};
   }
 
   Status SetUp(int64_t incarnation, int64_t session = 1) {
@@ -69,14 +78,17 @@ class ExecutorTest : public ::testing::Test {
   }
   std::future<Ran> Start(int64_t incarnation, int64_t function, int64_t by,
                          int64_t wait_ms = 20000) {
+    return Start(RunRequest{1,
+                            incarnation,
+                            next_step_++,
+                            {function},
+                            {{RunArgument::Kind::kTensor, 0, {DType::kI64, {}}}},
+                            {},
+                            wait_ms},
+                 by);
+  }
+  std::future<Ran> Start(RunRequest request, int64_t by) {
     auto promise = std::make_shared<std::promise<Ran>>();
-    RunRequest request{1,
-                       incarnation,
-                       next_step_++,
-                       {function},
-                       {{RunArgument::Kind::kTensor, 0, {DType::kI64, {}}}},
-                       {},
-                       wait_ms};
     executor_.Run(std::move(request), {Tensor::Scalar(by)},
                   [promise](Result<RunReply> reply, std::vector<Tensor> outputs) {
                     promise->set_value({std::move(reply), std::move(outputs)});
@@ -86,13 +98,13 @@ class ExecutorTest : public ::testing::Test {
   Ran RunStep(int64_t incarnation, int64_t function, int64_t by, int64_t wait_ms = 20000) {
     return Start(incarnation, function, by, wait_ms).get();
   }
-  int64_t Count() {
+  int64_t CountOf(const std::string& name = "n") {
     return static_cast<int64_t>(
-        servers_->Read(planner_.states().at("n"), seconds(20), {}).value().Item());
+        servers_->Read(planner_.states().at(name), seconds(20), {}).value().Item());
   }
 
   TestCluster cluster_;
-  Planner planner_{Whole{}, 1, 0};
+  Planner planner_;
   std::unique_ptr<ServerGroup> servers_;
   std::vector<Entry> entries_;
   int64_t next_step_ = 0;
@@ -112,7 +124,7 @@ TEST_F(ExecutorTest, ReadsRunsAndPushes) {
   EXPECT_EQ(read.outputs[0].Item(), 12);
   EXPECT_EQ(read.reply->pushed_bytes, 0);
   EXPECT_EQ(RunStep(1, 1, 0).reply->pulled_bytes, 0) << "nothing has changed";
-  EXPECT_EQ(Count(), 12);
+  EXPECT_EQ(CountOf(), 12);
 }
 
 TEST_F(ExecutorTest, ManyAtOnceAllCount) {
@@ -123,7 +135,7 @@ TEST_F(ExecutorTest, ManyAtOnceAllCount) {
     const Ran ran = run.get();
     ASSERT_TRUE(ran.reply.ok() && ran.reply->status.ok());
   }
-  EXPECT_EQ(Count(), 50);
+  EXPECT_EQ(CountOf(), 50);
 }
 
 TEST_F(ExecutorTest, AnEndedIncarnationRunsNothing) {
@@ -135,7 +147,7 @@ TEST_F(ExecutorTest, AnEndedIncarnationRunsNothing) {
   EXPECT_EQ(RunStep(1, 0, 1).reply.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(RunStep(2, 0, 1).reply.ok());
   EXPECT_EQ(executor_.Ping().incarnation, 2);
-  EXPECT_EQ(Count(), 1);
+  EXPECT_EQ(CountOf(), 1);
 }
 
 TEST_F(ExecutorTest, ANewIncarnationEndsAStepThatWaits) {
@@ -167,6 +179,51 @@ TEST_F(ExecutorTest, AServerThatIsAwayIsNamed) {
   ASSERT_TRUE(lost.reply.ok());
   EXPECT_EQ(lost.reply->cause, RunReply::Cause::kServerAway);
   EXPECT_EQ(lost.reply->status.code(), StatusCode::kFailedPrecondition);
+}
+
+class TwoServersTest : public testing_folder::TempFolder, public ExecutorTest {
+ protected:
+  TwoServersTest() : ExecutorTest({Count("n"), Count("m")}, path()) {}
+};
+
+// Run again under a number of its own, it counted twice where it had been acknowledged, and as
+// often again as it was tried.
+TEST_F(TwoServersTest, WhatOneServerHasOfAStepIsNotAppliedAgainWhenTheOtherIsBack) {
+  ASSERT_TRUE(SetUp(1).ok());
+  ASSERT_TRUE(RunStep(1, 0, 1).reply->status.ok());
+  cluster_.StopServer(1);
+  RunRequest request{1, 1, 1, {0}, {{RunArgument::Kind::kTensor, 0, {DType::kI64, {}}}}, {1, 1}};
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    request.server_wait_ms = 300;
+    const Ran returned = Start(request, 10).get();
+    ASSERT_TRUE(returned.reply.ok()) << returned.reply.status().ToString();
+    EXPECT_EQ(returned.reply->cause, RunReply::Cause::kServerAway);
+    EXPECT_EQ(returned.reply->server, 1);
+  }
+  EXPECT_EQ(CountOf("n"), 11);
+  cluster_.StartServer(1);
+  // Its number waits for it, whatever other steps push.
+  request.server_wait_ms = 20000;
+  request.step = 2;
+  request.oldest_step = 1;
+  EXPECT_TRUE(Start(request, 100).get().reply->status.ok());
+  request.step = 1;
+  const Ran again = Start(request, 10).get();
+  ASSERT_TRUE(again.reply.ok() && again.reply->status.ok()) << again.reply->status.ToString();
+  EXPECT_EQ(CountOf("n"), 111);
+  EXPECT_EQ(CountOf("m"), 111);
+
+  // One that will not come again is forgotten.
+  cluster_.StopServer(1);
+  request.step = 3;
+  request.server_wait_ms = 300;
+  EXPECT_EQ(Start(request, 1000).get().reply->cause, RunReply::Cause::kServerAway);
+  cluster_.StartServer(1);
+  request.server_wait_ms = 20000;
+  request.step = request.oldest_step = 4;
+  ASSERT_TRUE(Start(request, 10000).get().reply->status.ok());
+  EXPECT_EQ(CountOf("n"), 11111);
+  EXPECT_EQ(CountOf("m"), 10111);
 }
 
 TEST_F(ExecutorTest, ProgramsThatDoNotFitAreRefused) {
