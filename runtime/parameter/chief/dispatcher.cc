@@ -255,7 +255,7 @@ void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
       // Of one that was lost: its pushes are refused, which says nothing about the server.
     } else if (reply->cause == RunReply::Cause::kServerAway) {
       server_lost = LoseServer(reply->server, status, &starts);
-      HandleEvent(StepReturned{worker, incarnation, step}, &starts);
+      HandleEvent(StepReturned{worker, incarnation, step, status}, &starts);
     } else {
       HandleEvent(StepFailed{worker, incarnation, step, status}, &starts);
     }

@@ -70,6 +70,12 @@ void Schedule::Fail(const Status& error) {
   queue_.clear();
 }
 
+void Schedule::FailWith(std::map<int64_t, OpenStep>::iterator step, const Status& error) {
+  actions_.push_back({.kind = Kind::kCancel, .step = step->first, .error = error});
+  steps_.erase(step);
+  Fail(error);
+}
+
 void Schedule::PutBack(std::map<int64_t, OpenStep>::iterator step) {
   if (error_) {
     actions_.push_back({.kind = Kind::kCancel, .step = step->first, .error = BecauseOf(*error_)});
@@ -204,15 +210,17 @@ void Schedule::Handle(const StepDone& e) {
 
 void Schedule::Handle(const StepFailed& e) {
   const auto it = Take(e.worker, e.incarnation, e.step);
-  if (it == steps_.end()) return;
-  steps_.erase(it);
-  actions_.push_back({.kind = Kind::kCancel, .step = e.step, .error = e.error});
-  Fail(e.error);
+  if (it != steps_.end()) FailWith(it, e.error);
 }
 
 void Schedule::Handle(const StepReturned& e) {
   const auto it = Take(e.worker, e.incarnation, e.step);
   if (it == steps_.end()) return;
+  const int returned = ++it->second.returned;
+  if (e.error.code() == StatusCode::kResourceExhausted || returned >= options_.max_attempts) {
+    return FailWith(
+        it, e.error.At("step " + std::to_string(e.step) + ": attempt " + std::to_string(returned)));
+  }
   it->second.keeper = e.worker;
   it->second.keeper_incarnation = e.incarnation;
   PutBack(it);

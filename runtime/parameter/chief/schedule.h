@@ -31,7 +31,7 @@ struct ScheduleOptions {
   int workers = 1;
   int in_flight = 1;      // steps that a worker holds at once
   int max_attempts = 10;  // a step during which so many workers were lost is the job's error: it
-                          // may well kill them
+                          // may well kill them; so is one that was returned so often
 };
 
 // --- events
@@ -79,11 +79,13 @@ struct StepFailed {
   int64_t step = 0;
   Status error;
 };
-// Neither done nor at fault: a server was away.
+// Neither done nor at fault: a server was away for as long as one is waited for. Its disk may be
+// full (kResourceExhausted): then nothing else is waited for, and that is the job's error.
 struct StepReturned {
   int worker = 0;
   int64_t incarnation = 0;
   int64_t step = 0;
+  Status error;
 };
 struct ServerLost {
   int server = 0;
@@ -168,7 +170,8 @@ class Schedule {
   };
   struct OpenStep {
     int64_t entries = 0;
-    int lost = 0;     // workers
+    int lost = 0;  // workers
+    int returned = 0;
     int worker = -1;  // -1: queued
     // Where it was returned from; -1: nowhere.
     int keeper = -1;
@@ -180,6 +183,8 @@ class Schedule {
   // The step's entry, if that worker runs it; it runs there no more.
   std::map<int64_t, OpenStep>::iterator Take(int worker, int64_t incarnation, int64_t step);
   void Fail(const Status& error);
+  // The step ends with the error, which is the job's.
+  void FailWith(std::map<int64_t, OpenStep>::iterator step, const Status& error);
   void PutBack(std::map<int64_t, OpenStep>::iterator step);
   void Dispatch();
   // The worker that takes the step now, -1: none. Asks for what workers lack to take it.

@@ -127,7 +127,7 @@ class Executor::Impl {
   struct StepRun {
     RunRequest request;
     RunDone done;
-    Duration until{};  // monotonic: how long servers are waited for
+    Duration until{};  // monotonic: how long servers are waited for; anew once it has computed
     const Function* function = nullptr;
     std::vector<Tensor> inputs;
     RunReply reply;

@@ -9,6 +9,10 @@ namespace {
 
 constexpr Duration kDataTimeout = std::chrono::minutes(5);
 
+Duration UntilServers(const RunRequest& request) {
+  return SystemClock().Monotonic() + std::chrono::milliseconds(request.server_wait_ms);
+}
+
 }  // namespace
 
 Executor::Impl::RunPtr Executor::Impl::TakeReturned(const RunRequest& request) {
@@ -38,7 +42,7 @@ void Executor::Impl::Begin(const RunPtr& run) {
     return Finish(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) +
                                            ", got: " + std::to_string(request.incarnation)));
   }
-  run->until = SystemClock().Monotonic() + std::chrono::milliseconds(request.server_wait_ms);
+  run->until = UntilServers(request);
   run->based_on.assign(peers_.size(), -1);
   run->reply.versions.assign(peers_.size(), -1);
   if (before != nullptr) {
@@ -149,6 +153,8 @@ void Executor::Impl::Compute(const RunPtr& run) {
   std::vector<size_t> sends;
   {
     MutexLock lock(run->mutex);
+    // Others' pushes are not waited for anew.
+    if (!run->stale) run->until = UntilServers(run->request);
     run->stale = false;
     sends.assign(run->open.begin(), run->open.end());
     run->sent.insert(sends.begin(), sends.end());

@@ -1,5 +1,9 @@
 // Workers and servers that are late, go and come back, or never come.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
 
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/program/builder.h"
@@ -92,6 +96,70 @@ TEST(CoordinatorTest, AServerThatComesBackWithItsLogGoesOn) {
   const Tensor counts = Must(coordinator->Read("v"));
   // A push that was acknowledged is in; one that was not has been sent again, and counts once.
   for (const int64_t n : counts.values<int64_t>()) EXPECT_EQ(n, 100);
+}
+
+// No file of this process grows beyond it, as on a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : ignored_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit small{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  ~FullDisk() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, ignored_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*ignored_)(int);
+  rlimit before_{};
+};
+
+// The step was run again and again, applied each time where there was room, and nobody was told.
+TEST(CoordinatorTest, AServerWhoseDiskIsFullEndsTheJobAndTheStepCountsOnce) {
+  const TempFolder folder;
+  TestCluster cluster(2, 1, folder.path());
+  CoordinatorOptions options = cluster.options();
+  options.return_timeout = seconds(1);
+  const auto coordinator = Connect(options);
+  ASSERT_NE(coordinator, nullptr);
+  const Parameter large("v", TensorType{DType::kI64, {4096}}, nn::Initializer::Zeros(),
+                        {.trainable = false});
+  const std::vector<Parameter> variables = {Counter(), large};  // one on each
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  Builder b("count");
+  {
+    Builder::Scope scope(b);
+    program::AssignAdd(Counter(), 1);
+    program::AssignAdd(large, program::Ones({4096}, DType::kI64));
+  }
+  const Function count = Must(coordinator->DefineFunction(b.Build().value()));
+  const auto run = [&] {
+    const auto scheduled = coordinator->Schedule(count, {});
+    return scheduled.ok() ? coordinator->Join({}, seconds(60)) : scheduled.status();
+  };
+  ASSERT_TRUE(run().ok());
+  Status full;
+  {
+    const FullDisk disk(std::filesystem::file_size(folder.path() + "/ps-1/push-00000001.log") +
+                        1000);
+    full = run();
+  }
+  EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full.ToString();
+  EXPECT_EQ(full.origin(), Origin::kOutput);
+  EXPECT_NE(full.message().find("worker-0: ps-1: "), std::string::npos) << full.message();
+  EXPECT_NE(full.message().find("push-00000001.log: cannot write"), std::string::npos)
+      << full.message();
+  EXPECT_EQ(coordinator->stats().steps_rerun, 0);
+  EXPECT_EQ(Must(coordinator->Read("n")).Item(), 2);
+  EXPECT_EQ(Must(coordinator->Read("v")).values<int64_t>()[0], 1);
+  // Whoever makes room may go on.
+  ASSERT_TRUE(run().ok());
+  EXPECT_EQ(Must(coordinator->Read("n")).Item(), 3);
+  EXPECT_EQ(Must(coordinator->Read("v")).values<int64_t>()[0], 2);
 }
 
 TEST(CoordinatorTest, AServerThatLostItsStateEndsTheJob) {

@@ -142,6 +142,34 @@ TEST(ScheduleTest, AReturnedStepRunsWhereItRanWhileThatLasts) {
               ElementsAre("finish step 0", "run step 1 on worker-1 (1)"));
 }
 
+// It was tried for ever, and nobody was told why.
+TEST(ScheduleTest, AStepThatIsReturnedTooOftenIsTheJobsError) {
+  Schedule s = ReadySchedule();
+  s.On(StepSubmitted{0, 1});
+  s.On(StepSubmitted{1, 1});
+  s.On(StepSubmitted{2, 1});
+  const Status away = Unavailable("worker-0: ps-1: no answer");
+  for (int attempt = 1; attempt < 3; ++attempt) {
+    s.On(ServerLost{1});
+    EXPECT_THAT(Texts(s.On(StepReturned{0, 1, 0, away})), IsEmpty());
+    EXPECT_THAT(Texts(s.On(ServerBack{1})), ElementsAre("run step 0 on worker-0 (1)"));
+  }
+  EXPECT_EQ(s.steps_rerun(), 2);
+  const auto actions = s.On(StepReturned{0, 1, 0, away});
+  EXPECT_THAT(Texts(actions), ElementsAre("cancel step 0", "cancel step 2"));
+  EXPECT_EQ(actions[0].error, Unavailable("step 0: attempt 3: worker-0: ps-1: no answer"));
+  EXPECT_EQ(*s.error(), actions[0].error);
+}
+
+TEST(ScheduleTest, AFullDiskOfAServerIsTheJobsErrorAtOnce) {
+  Schedule s = ReadySchedule();
+  s.On(StepSubmitted{0, 1});
+  const Status full = ResourceExhausted("worker-0: ps-1: cannot write").From(Origin::kOutput);
+  EXPECT_THAT(Texts(s.On(StepReturned{0, 1, 0, full})), ElementsAre("cancel step 0"));
+  EXPECT_EQ(*s.error(), ResourceExhausted("step 0: attempt 1: worker-0: ps-1: cannot write"));
+  EXPECT_EQ(s.error()->origin(), Origin::kOutput);
+}
+
 TEST(ScheduleTest, AReturnedStepRunsElsewhereOnceItsWorkerIsLost) {
   Schedule s = ReadySchedule();
   s.On(StepSubmitted{0, 1});
