@@ -2,7 +2,8 @@
 // steps it is sent. Both learn everything from the chief (trainer/job/server_job.cc) and live until
 // it says that the job is done (OK), until it does not come or come back in time (kPeers), until
 // they are asked to stop and the chief, which may have been asked at the same time, has come to its
-// end (cluster::Stopped(); stop_times.h), or, a ps, until its disk fails (kOutput).
+// end (cluster::Stopped(); stop_times.h), or, a ps, until its disk fails or stays full
+// (kOutput).
 #pragma once
 
 #include <stop_token>

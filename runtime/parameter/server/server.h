@@ -44,8 +44,8 @@ class ParameterServer {
   ParameterServer& operator=(const ParameterServer&) = delete;
 
   int port() const;
-  // Thread-safe. Not OK: the disk failed, nothing is acknowledged any more, and the process should
-  // be started anew.
+  // Thread-safe. Not OK: the disk failed, or stayed full for StoreOptions::no_room_timeout; nothing
+  // is acknowledged any more, and the process should be started anew.
   Status health() const;
   // Thread-safe. The coordinator has said that the job is done.
   bool ended() const;

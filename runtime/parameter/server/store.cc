@@ -95,6 +95,7 @@ void Store::Clear() {
   order_.clear();
   session_.reset();
   broken_ = {};
+  no_room_since_.reset();
   newest_ = std::make_shared<const StoreVersion>();
   catalogue_ = std::make_shared<const Catalogue>();
 }
@@ -278,6 +279,26 @@ Status Store::CheckPush(const Push& push) const {
   return OkStatus();
 }
 
+// Behind the others, without a sync.
+Status Store::Log(const Push& push, int64_t version) {
+  if (!logs()) return OkStatus();
+  const PushRequest& r = push.request;
+  std::vector<Bytes> payload;
+  for (const Tensor& value : push.values) payload.push_back(value.bytes());
+  const Status written =
+      log_->Write(Encode(LogRecord(LoggedPush{version, r.id, r.settled, r.update, r.names})),
+                  payload)
+          .From(Origin::kOutput);
+  if (written.ok()) {
+    no_room_since_.reset();
+    return written;
+  }
+  const Duration now = SystemClock().Monotonic();
+  if (!no_room_since_) no_room_since_ = now;
+  if (now - *no_room_since_ >= options_.no_room_timeout && broken_.ok()) broken_ = written;
+  return written;
+}
+
 std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
   std::vector<Result<PushReply>> results;
   std::vector<size_t> accepted;  // logged, and new
@@ -302,18 +323,9 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
                                 std::to_string(setup_->staleness_bound) + " versions before " +
                                 std::to_string(version) + ", got: " + std::to_string(r.based_on)));
     } else {
-      if (logs()) {
-        std::vector<Bytes> payload;
-        for (const Tensor& value : push.values) payload.push_back(value.bytes());
-        const Status written =
-            log_->Write(
-                    Encode(LogRecord(LoggedPush{version + 1, r.id, r.settled, r.update, r.names})),
-                    payload)
-                .From(Origin::kOutput);
-        if (!written.ok()) {
-          results.push_back(written);
-          continue;
-        }
+      if (const Status written = Log(push, version + 1); !written.ok()) {
+        results.push_back(written);
+        continue;
       }
       ++version;
       seen.Add(r.id, r.settled);

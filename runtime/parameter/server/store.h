@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/index.h"
 #include "runtime/checkpoint/restore.h"
@@ -39,6 +40,8 @@ struct StoreOptions {
   int threads = 1;     // for the updates
   int64_t compact_log_bytes = int64_t{1}
                               << 30;  // a longer log is replaced by the state that it leads to
+  // For how long pushes may find no room in the log before the store gives up: health().
+  Duration no_room_timeout = std::chrono::seconds(10);
 };
 
 // The variables after some push. Nothing writes to it.
@@ -114,8 +117,8 @@ class Store {
   // The checkpoint of `step` is complete: the log before its cut goes.
   Status Committed(const CommittedRequest& request);
 
-  // Not OK: the log cannot be trusted any more (a sync failed), and every push is refused with
-  // this.
+  // Not OK: the log cannot be trusted any more (a sync failed), or there was no room in it for
+  // no_room_timeout; every push is refused with this.
   const Status& health() const { return broken_; }
   int64_t session() const { return setup_ ? setup_->session : 0; }
   int64_t version() const { return version_; }
@@ -151,6 +154,7 @@ class Store {
   Status Prepare(const Definition& definition);
   Status Restore(const checkpoint::Checkpoint& checkpoint, const std::vector<ServerState>& states);
   Status CheckPush(const Push& push) const;
+  Status Log(const Push& push, int64_t version);
   Status Run(const std::string& update, const std::vector<std::string>& names,
              std::span<const mesh::Tensor> values, std::vector<std::string>* changed);
   Status Publish(const std::vector<std::string>& changed);
@@ -181,8 +185,9 @@ class Store {
   std::unique_ptr<LogWriter> session_log_, log_;
   std::vector<OldSegment> old_segments_;  // before log_, oldest first
   int64_t segment_number_ = 0;
-  int64_t log_checkpoint_step_ = -1;  // of log_'s base
-  Status broken_;                     // the state is not what the log says
+  int64_t log_checkpoint_step_ = -1;       // of log_'s base
+  Status broken_;                          // the state is not what the log says, or never will be
+  std::optional<Duration> no_room_since_;  // monotonic; a push since then found none
   std::shared_ptr<const StoreVersion> newest_ = std::make_shared<const StoreVersion>();
   std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
 };

@@ -1,8 +1,6 @@
 // Workers and servers that are late, go and come back, or never come.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 
 #include "runtime/parameter/chief/coordinator.h"
@@ -10,6 +8,7 @@
 #include "runtime/program/ops.h"
 #include "tests/runtime/parameter/chief/coordinator_testing.h"
 #include "tests/runtime/parameter/cluster_testing.h"
+#include "tests/runtime/parameter/full_disk.h"
 #include "tests/runtime/parameter/must.h"
 #include "tests/support/temp_folder.h"
 
@@ -97,26 +96,6 @@ TEST(CoordinatorTest, AServerThatComesBackWithItsLogGoesOn) {
   // A push that was acknowledged is in; one that was not has been sent again, and counts once.
   for (const int64_t n : counts.values<int64_t>()) EXPECT_EQ(n, 100);
 }
-
-// No file of this process grows beyond it, as on a disk that is full.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : ignored_(std::signal(SIGXFSZ, SIG_IGN)) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
-    const rlimit small{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  }
-  ~FullDisk() {
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
-    std::signal(SIGXFSZ, ignored_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  void (*ignored_)(int);
-  rlimit before_{};
-};
 
 // The step was run again and again, applied each time where there was room, and nobody was told.
 TEST(CoordinatorTest, AServerWhoseDiskIsFullEndsTheJobAndTheStepCountsOnce) {

@@ -1,15 +1,14 @@
 // What is left of a store when it is opened again: after kills, checkpoints, damage and full disks.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <random>
 
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/parameter/server/store.h"
+#include "tests/runtime/parameter/full_disk.h"
 #include "tests/runtime/parameter/seed.h"
 #include "tests/runtime/parameter/server/store_opening.h"
 #include "tests/runtime/parameter/server/store_testing.h"
@@ -311,12 +310,39 @@ void ExpectGoesOnWith(std::unique_ptr<Store> store, const StoreOptions& options,
   EXPECT_EQ(Fingerprint(*store), want);
 }
 
+// It refused pushes and answered pings without end.
+TEST(StoreTest, ADiskThatStaysFullIsGivenUp) {
+  const TempFolder folder;
+  const StoreOptions options{.folder = folder.path() + "/ps-0",
+                             .no_room_timeout = std::chrono::milliseconds(200)};
+  const auto store = OpenStore(options);
+  ASSERT_TRUE(SetUpSample(*store, 1).ok());
+  ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1));
+  const auto refused = [&](int64_t seq) {
+    const FullDisk disk(static_cast<rlim_t>(store->log_bytes()));
+    const Status status = ErrorOf(*store, SamplePush(1, {0, 1, seq}, 1));
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+    EXPECT_EQ(status.origin(), Origin::kOutput);
+  };
+  const auto wait = [] { SystemClock().SleepFor(std::chrono::milliseconds(300), {}); };
+  refused(1);
+  EXPECT_TRUE(store->health().ok());
+  wait();
+  ApplyOne(*store, SamplePush(1, {0, 1, 1}, 1));  // there is room again
+  refused(2);
+  EXPECT_TRUE(store->health().ok()) << store->health().ToString();
+  wait();
+  refused(2);
+  EXPECT_EQ(store->health().code(), StatusCode::kResourceExhausted) << store->health().ToString();
+  EXPECT_EQ(store->health().origin(), Origin::kOutput);
+  EXPECT_FALSE(ErrorOf(*store, SamplePush(1, {0, 1, 2}, 1)).ok());
+  EXPECT_EQ(CountOf(*OpenStore(options)), 2) << "what was acknowledged";
+}
+
 // The request comes again after 100 ms, and was told that all is well: the first push then found no
 // log to be written to.
 TEST(StoreTest, ASetUpThatADiskRefusedIsDoneByTheNext) {
   const SetUpRequest request{.session = 3, .staleness_bound = 0};  // shorter than a first segment
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   int refused_session = 0, refused_segment = 0, taken = 0;
   // From no byte at all to room for both files.
   for (rlim_t bytes = 0; bytes <= 128; bytes += 8) {
@@ -324,12 +350,11 @@ TEST(StoreTest, ASetUpThatADiskRefusedIsDoneByTheNext) {
     const TempFolder folder;
     const StoreOptions options{.folder = folder.path() + "/ps-0"};
     auto store = OpenStore(options);
-    const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit small{.rlim_cur = bytes, .rlim_max = before.rlim_max};
-    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-    const Status status = store->SetUp(request);
-    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-    std::signal(SIGXFSZ, ignored);
+    Status status;
+    {
+      const FullDisk disk(bytes);
+      status = store->SetUp(request);
+    }
     if (status.ok()) {
       ++taken;
     } else {
