@@ -128,7 +128,9 @@ void Dispatcher::Impl::ServerAnswered(int server, const Status& status) {
       back = server_away_since_.erase(server) > 0;
       HandleEvent(ServerBack{server}, &starts);
     } else if (status.code() == StatusCode::kDataLoss) {
-      HandleEvent(JobFailed{status}, &starts);
+      // There is nothing wrong with the job's files: who begins anew goes on from its checkpoint.
+      HandleEvent(JobFailed{status.WithCode(StatusCode::kUnavailable).From(Origin::kPeers)},
+                  &starts);
     } else {
       lost = LoseServer(server, status, &starts);
     }

@@ -268,8 +268,13 @@ Status ServerGroup::Cut(int64_t step, const std::string& folder, std::vector<int
     MutexLock lock(mutex_);
     request.session = session_;
   }
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
-                      CallEach(kServerCut, ToAll(request), timeout, rpc_timeout_, stop));
+  const auto called = CallEach(kServerCut, ToAll(request), timeout, rpc_timeout_, stop);
+  // A session that is over: it came back without its state, or serves another coordinator.
+  if (called.status().code() == StatusCode::kFailedPrecondition) {
+    return called.status().WithCode(StatusCode::kUnavailable).From(Origin::kPeers);
+  }
+  if (!called.ok()) return called.status();
+  const std::vector<std::string>& answers = *called;
   std::string versions;
   for (const std::string& answer : answers) {
     MT_ASSIGN_OR_RETURN(const CutReply reply, Decode<CutReply>(answer));

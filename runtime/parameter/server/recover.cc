@@ -1,6 +1,9 @@
 // Store's way back after its process was killed.
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
+#include <filesystem>
 #include <string_view>
 
 #include "runtime/base/check.h"
@@ -83,10 +86,11 @@ Result<std::string> Store::WhyUnusable(const Base& base) const {
   const std::string path =
       checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step);
   const auto checkpoint = checkpoint::Checkpoint::Open(path);
-  if (!checkpoint.ok()) {
-    if (checkpoint.status().code() != StatusCode::kNotFound) return checkpoint.status();
+  if (checkpoint.status().code() == StatusCode::kNotFound) {
     return path + ": never complete, or removed";
   }
+  if (checkpoint.status().code() == StatusCode::kDataLoss) return checkpoint.status().message();
+  if (!checkpoint.ok()) return checkpoint.status();
   const auto& metadata = (*checkpoint)->index().metadata;
   const auto of = [&](std::string_view key) {
     const auto it = metadata.find(std::string(key));
@@ -98,6 +102,29 @@ Result<std::string> Store::WhyUnusable(const Base& base) const {
     return path + ": of versions " + of(kVersionsKey) + ", not " + std::to_string(base.version);
   }
   return std::string();
+}
+
+Status Store::SetAside(const Status& why) {
+  const std::string aside = options_.folder + "/aside";
+  LogError("the log of this parameter server leads to no state: it is set aside",
+           {{"folder", options_.folder}, {"aside", aside}, {"error", why.message()}});
+  Clear();
+  std::error_code error;
+  std::filesystem::remove_all(aside, error);
+  if (error) return ErrnoStatus(error.value(), "cannot remove", aside);
+  MT_RETURN_IF_ERROR(MakeDirectories(aside));
+  const auto move = [&](const std::string& path) {
+    const std::string to = aside + path.substr(options_.folder.size());
+    if (::rename(path.c_str(), to.c_str()) == 0) return OkStatus();
+    return ErrnoStatus(errno, "cannot set aside", path);
+  };
+  // The session first: without it nobody reads the segments.
+  MT_RETURN_IF_ERROR(move(SessionPath()));
+  MT_RETURN_IF_ERROR(SyncFolder(options_.folder));
+  MT_ASSIGN_OR_RETURN(const std::vector<Segment> segments, ListSegments(options_.folder));
+  for (const Segment& s : segments)
+    MT_RETURN_IF_ERROR(move(SegmentPath(options_.folder, s.number)));
+  return OkStatus();
 }
 
 Status Store::RecoverLog() {

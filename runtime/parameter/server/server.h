@@ -35,8 +35,8 @@ struct ServerStats {
 
 class ParameterServer {
  public:
-  // Recovers what the folder holds, then listens. Errors: Store::Open's; kUnavailable for a port
-  // that is taken.
+  // Recovers what the folder holds, then listens; a log that leads to no state is set aside
+  // (Store::Open). Errors: Store::Open's; kUnavailable for a port that is taken.
   static Result<std::unique_ptr<ParameterServer>> Serve(ServerOptions options);
   // Answers what is under way with kCancelled; what was acknowledged stays.
   ~ParameterServer();

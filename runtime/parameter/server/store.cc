@@ -36,7 +36,11 @@ Result<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
   auto store = std::unique_ptr<Store>(new Store(std::move(options)));
   if (store->logs()) {
     MT_RETURN_IF_ERROR(MakeDirectories(store->options_.folder));
-    MT_RETURN_IF_ERROR(store->Recover());
+    Status recovered = store->Recover();
+    if (recovered.code() == StatusCode::kDataLoss || recovered.code() == StatusCode::kNotFound) {
+      recovered = store->SetAside(recovered);
+    }
+    MT_RETURN_IF_ERROR(recovered);
   }
   return store;
 }

@@ -11,6 +11,7 @@
 //                       on from: the initial one, a checkpoint, or states that stand in the record
 //                       itself. A segment is begun at a cut for a checkpoint, and the older ones go
 //                       when that is complete; and when the log has grown long.
+//   aside/              the last log that led to no state, as it was found
 //
 // One thread uses a store; StoreVersion and Cut are values for any thread.
 #pragma once
@@ -81,8 +82,10 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
 
 class Store {
  public:
-  // Goes on where the folder's last process was killed; a new folder has no session. Errors:
-  // base/file.h's; kDataLoss when something acknowledged is gone.
+  // Goes on where the folder's last process was killed; a new folder has no session. Nor has one in
+  // which something acknowledged is gone or damaged, or the checkpoint that the log goes on from:
+  // the log says so, and is set aside. A coordinator that still counts on it hears it by session().
+  // Errors: base/file.h's.
   static Result<std::unique_ptr<Store>> Open(StoreOptions options);
   ~Store();
 
@@ -160,8 +163,10 @@ class Store {
   Status Publish(const std::vector<std::string>& changed);
   void PublishCatalogue();
 
+  // Errors: kDataLoss and kNotFound for what will not be there another time either.
   Status Recover();
   Status RecoverLog();
+  Status SetAside(const Status& why);
   // Why this base cannot be gone on from: "" if it can.
   Result<std::string> WhyUnusable(const Base& base) const;
   Status ApplyBase(const Base& base, Bytes payload);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "runtime/base/file.h"
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
@@ -156,8 +157,34 @@ TEST(CoordinatorTest, AServerThatLostItsStateEndsTheJob) {
     const auto scheduled = coordinator->Schedule(count, {});
     error = scheduled.ok() ? coordinator->Join({}, seconds(60)) : scheduled.status();
   }
-  EXPECT_EQ(error.code(), StatusCode::kDataLoss) << error.ToString();
+  EXPECT_EQ(error.code(), StatusCode::kUnavailable) << error.ToString();
+  EXPECT_EQ(error.origin(), Origin::kPeers) << "another attempt may do better";
   EXPECT_EQ(error.message().find("ps-0: expected session "), 0u) << error.message();
+}
+
+// It refused to start, for ever, so that no coordinator could begin anew.
+TEST(CoordinatorTest, AServerWhoseLogIsDamagedServesTheNextCoordinator) {
+  const TempFolder folder;
+  TestCluster cluster(1, 1, folder.path());
+  const std::vector<Parameter> variables = {Counter()};
+  auto coordinator = Connect(cluster.options());
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  const Function count = Must(coordinator->DefineFunction(CountStep()));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
+  cluster.StopServer(0);
+  const std::string log = folder.path() + "/ps-0/push-00000001.log";
+  std::string bytes = Must(ReadFile(log));
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  ASSERT_TRUE(WriteFileAtomically(log, bytes).ok());
+  cluster.StartServer(0);
+  const auto next = coordinator->Schedule(count, {});
+  const Status lost = next.ok() ? coordinator->Join({}, seconds(60)) : next.status();
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost.ToString();
+  EXPECT_NE(lost.message().find("got: session 0"), std::string::npos) << lost.message();
+  coordinator = Connect(cluster.options());
+  ASSERT_NE(coordinator, nullptr);
+  EXPECT_TRUE(coordinator->CreateVariables(variables).ok());
 }
 
 TEST(CoordinatorTest, WhoNeverComesIsNamed) {

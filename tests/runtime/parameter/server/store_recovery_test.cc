@@ -198,6 +198,22 @@ TEST(StoreTest, ALongLogIsReplacedByItsState) {
   EXPECT_EQ(Fingerprint(*store), want);
 }
 
+// The store's session is begun anew and takes pushes, which outlive it.
+void ExpectGoesOnWith(std::unique_ptr<Store> store, const StoreOptions& options,
+                      const SetUpRequest& request) {
+  const int64_t session = request.session;
+  const Status set_up = SetUpSample(*store, session, request.restore, request.staleness_bound);
+  ASSERT_TRUE(set_up.ok()) << set_up.ToString();
+  EXPECT_EQ(ApplyOne(*store, SamplePush(session, {0, 1, 0}, 1)).version, 1);
+  const std::string want = Fingerprint(*store);
+  store.reset();
+  store = OpenStore(options);
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->session(), session);
+  EXPECT_EQ(CountOf(*store), 1);
+  EXPECT_EQ(Fingerprint(*store), want);
+}
+
 TEST(StoreTest, DamageToWhatWasAcknowledgedIsTold) {
   const TempFolder folder;
   const StoreOptions options{.folder = folder.path() + "/ps-0"};
@@ -209,12 +225,53 @@ TEST(StoreTest, DamageToWhatWasAcknowledgedIsTold) {
   std::string bytes = ReadFile(path).value();
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   ASSERT_TRUE(WriteFileAtomically(path, bytes).ok());
-  EXPECT_EQ(Store::Open(options).status().code(), StatusCode::kDataLoss);
+  testing::internal::CaptureStderr();
+  store = OpenStore(options);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("level=error"), std::string::npos) << log;
+  EXPECT_NE(log.find(path + ": byte "), std::string::npos) << log;
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->session(), 0) << "the coordinator sees that, and says so";
+  EXPECT_EQ(ReadFile(SegmentPath(options.folder + "/aside", 1)).value(), bytes);
+  EXPECT_TRUE(fs::exists(options.folder + "/aside/session"));
+  ExpectGoesOnWith(std::move(store), options, {.session = 2});
+
   // And a segment that is gone.
   ASSERT_TRUE(RemoveFile(path).ok());
   ASSERT_TRUE(WriteFileAtomically(SegmentPath(options.folder, 2), bytes.substr(0, 8)).ok());
   store = OpenStore(options);
   EXPECT_EQ(store->version(), 0) << "the coordinator sees that, and says so";
+}
+
+// It refused to start for as long as the folder stayed as it was.
+TEST(StoreTest, WithoutTheCheckpointThatItsLogGoesOnFromItServesTheNextSession) {
+  for (const std::string fault : {"removed", "damaged", "restored one removed"}) {
+    SCOPED_TRACE(fault);
+    const TempFolder folder;
+    const StoreOptions options{.folder = folder.path() + "/ps-0"};
+    auto store = OpenStore(options);
+    ASSERT_TRUE(SetUpSample(*store, 1).ok());
+    ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1));
+    ASSERT_TRUE(SaveCheckpoint(*store, folder.path(), 20).ok());
+    const std::string checkpoint = checkpoint::CheckpointFolder(folder.path(), 20);
+    if (fault == "restored one removed") ASSERT_TRUE(SetUpSample(*store, 2, checkpoint).ok());
+    store.reset();
+    if (fault == "damaged") {
+      for (const auto& file : fs::directory_iterator(checkpoint)) {
+        if (file.path().extension() != ".safetensors") continue;
+        std::string bytes = ReadFile(file.path().string()).value();
+        bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 4);
+        ASSERT_TRUE(WriteFileAtomically(file.path().string(), bytes).ok());
+      }
+    } else {
+      fs::remove_all(checkpoint);
+    }
+    store = OpenStore(options);
+    ASSERT_NE(store, nullptr);
+    EXPECT_EQ(store->session(), 0);
+    EXPECT_TRUE(fs::exists(options.folder + "/aside/session"));
+    ExpectGoesOnWith(std::move(store), options, {.session = 3});
+  }
 }
 
 // Random lives of a server: pushes in groups, some sent twice, checkpoints complete or not,
@@ -292,22 +349,6 @@ TEST(StorePropertyTest, NoAcknowledgedPushIsLostOrAppliedTwice) {
     }
     ASSERT_EQ(CountOf(*store), next_seq[0] + next_seq[1] + next_seq[2]);
   }
-}
-
-// The store's session is begun anew and takes pushes, which outlive it.
-void ExpectGoesOnWith(std::unique_ptr<Store> store, const StoreOptions& options,
-                      const SetUpRequest& request) {
-  const int64_t session = request.session;
-  const Status set_up = SetUpSample(*store, session, request.restore, request.staleness_bound);
-  ASSERT_TRUE(set_up.ok()) << set_up.ToString();
-  EXPECT_EQ(ApplyOne(*store, SamplePush(session, {0, 1, 0}, 1)).version, 1);
-  const std::string want = Fingerprint(*store);
-  store.reset();
-  store = OpenStore(options);
-  ASSERT_NE(store, nullptr);
-  EXPECT_EQ(store->session(), session);
-  EXPECT_EQ(CountOf(*store), 1);
-  EXPECT_EQ(Fingerprint(*store), want);
 }
 
 // It refused pushes and answered pings without end.
