@@ -16,6 +16,7 @@
 namespace meshtrain::parameter {
 
 using mesh::Tensor;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -80,11 +81,29 @@ Status Store::Recover() {
   return Publish(pulled);
 }
 
+std::string Store::ToldFrom(const std::string& folder) const {
+  const fs::path from = fs::path(options_.folder).lexically_normal();
+  const fs::path told = fs::path(folder).lexically_normal().lexically_relative(from);
+  const bool holds_the_log =
+      !told.empty() && std::all_of(told.begin(), told.end(), [](const fs::path& part) {
+        return part.empty() || part == "..";
+      });
+  if (holds_the_log) return told.string();
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder, error);
+  return error ? folder : absolute.string();
+}
+
+std::string Store::FolderOf(const Base& base) const {
+  const fs::path told(base.checkpoint_folder);
+  if (told.empty() || *told.begin() != "..") return base.checkpoint_folder;
+  return (fs::path(options_.folder) / told).lexically_normal().string();
+}
+
 Result<std::string> Store::WhyUnusable(const Base& base) const {
   if (base.session != session()) return "of session " + std::to_string(base.session);
   if (base.checkpoint_step < 0) return std::string();
-  const std::string path =
-      checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step);
+  const std::string path = checkpoint::CheckpointFolder(FolderOf(base), base.checkpoint_step);
   const auto checkpoint = checkpoint::Checkpoint::Open(path);
   if (checkpoint.status().code() == StatusCode::kNotFound) {
     return path + ": never complete, or removed";
@@ -110,7 +129,7 @@ Status Store::SetAside(const Status& why) {
            {{"folder", options_.folder}, {"aside", aside}, {"error", why.message()}});
   Clear();
   std::error_code error;
-  std::filesystem::remove_all(aside, error);
+  fs::remove_all(aside, error);
   if (error) return ErrnoStatus(error.value(), "cannot remove", aside);
   MT_RETURN_IF_ERROR(MakeDirectories(aside));
   const auto move = [&](const std::string& path) {
@@ -195,7 +214,7 @@ Status Store::ApplyBase(const Base& base, Bytes payload) {
   std::unique_ptr<checkpoint::Checkpoint> from;
   if (base.checkpoint_step >= 0) {
     MT_ASSIGN_OR_RETURN(from, checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(
-                                  base.checkpoint_folder, base.checkpoint_step)));
+                                  FolderOf(base), base.checkpoint_step)));
   } else if (base.initial && !setup_->restore.empty()) {
     MT_ASSIGN_OR_RETURN(from, checkpoint::Checkpoint::Open(setup_->restore));
   }

@@ -440,7 +440,7 @@ Result<Cut> Store::MakeCut(const CutRequest& request) {
             .seen = seen_.Entries(),
             .definitions = definitions_};
   base.checkpoint_step = request.step;
-  base.checkpoint_folder = request.folder;
+  base.checkpoint_folder = ToldFrom(request.folder);
   std::vector<Tensor> copies;
   for (const std::string& name : order_) {
     const State& state = states_.at(name);

@@ -167,6 +167,10 @@ class Store {
   Status Recover();
   Status RecoverLog();
   Status SetAside(const Status& why);
+  // A folder as a base tells it: one that holds the log, from there ("../.."), so that both may be
+  // moved; any other by its full path. And the folder that was told.
+  std::string ToldFrom(const std::string& folder) const;
+  std::string FolderOf(const Base& base) const;
   // Why this base cannot be gone on from: "" if it can.
   Result<std::string> WhyUnusable(const Base& base) const;
   Status ApplyBase(const Base& base, Bytes payload);

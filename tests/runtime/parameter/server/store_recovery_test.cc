@@ -243,6 +243,30 @@ TEST(StoreTest, DamageToWhatWasAcknowledgedIsTold) {
   EXPECT_EQ(store->version(), 0) << "the coordinator sees that, and says so";
 }
 
+// Moved, it found no checkpoint; copied, it took that of the folder that it had been copied from.
+TEST(StoreTest, ALogThatIsMovedWithItsCheckpointsGoesOnFromThem) {
+  const TempFolder folder;
+  const std::string here = folder.path() + "/here", there = folder.path() + "/there";
+  const auto options = [](const std::string& checkpoints) {
+    return StoreOptions{.folder = checkpoints + "/parameter_servers/ps-0"};
+  };
+  auto store = OpenStore(options(here));
+  ASSERT_TRUE(SetUpSample(*store, 1).ok());
+  ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1));
+  ASSERT_TRUE(SaveCheckpoint(*store, here, 1).ok());
+  ApplyOne(*store, SamplePush(1, {0, 1, 1}, 1));
+  const std::string want = Fingerprint(*store);
+  store.reset();
+  fs::rename(here, there);
+  store = OpenStore(options(there));
+  EXPECT_EQ(store->version(), 2);
+  EXPECT_EQ(Fingerprint(*store), want);
+  store.reset();
+  fs::copy(there, here, fs::copy_options::recursive);
+  fs::remove_all(checkpoint::CheckpointFolder(here, 1));
+  EXPECT_EQ(OpenStore(options(here))->session(), 0) << "the other folder's is not its own";
+}
+
 // It refused to start for as long as the folder stayed as it was.
 TEST(StoreTest, WithoutTheCheckpointThatItsLogGoesOnFromItServesTheNextSession) {
   for (const std::string fault : {"removed", "damaged", "restored one removed"}) {
