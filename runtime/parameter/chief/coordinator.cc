@@ -60,20 +60,29 @@ class Coordinator::CheckpointWriter {
     MutexLock lock(mutex_);
     return std::exchange(status_, OkStatus());
   }
-  // checkpoint::SaveOptions::replaces of the next one that is made complete. After Wait.
+  // checkpoint::SaveOptions::replaces of the job's own next one that is made complete. After Wait.
   void set_replaces(std::vector<std::string> folders) { replaces_ = std::move(folders); }
+  struct Checkpoint {
+    std::string folder;
+    int64_t step = 0;
+    std::map<std::string, std::string> metadata;
+    std::string program_hash;
+    std::optional<int64_t> pinned;
+    bool cuts_log = true;
+  };
   // After Wait, when the servers have made their cuts. Errors: kUnavailable (no thread).
-  Status Begin(std::string folder, int64_t step, std::map<std::string, std::string> metadata,
-               std::string program_hash, std::optional<int64_t> pinned) {
-    auto save = [this, folder = std::move(folder), step, metadata = std::move(metadata),
-                 program_hash = std::move(program_hash), pinned](std::stop_token stop) {
+  Status Begin(Checkpoint made) {
+    auto save = [this, made = std::move(made)](std::stop_token stop) {
       const Duration begin = SystemClock().Monotonic();
-      const Status status = Write(folder, step, metadata, program_hash, pinned, stop);
+      const Status status = Write(made, stop);
       const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
-      if (!status.ok()) ++failures_;
-      if (status.ok()) last_ = {step, checkpoint::CheckpointFolder(folder, step), took.count()};
+      if (!status.ok()) {
+        ++failures_;
+        return;
+      }
+      last_ = {made.step, checkpoint::CheckpointFolder(made.folder, made.step), took.count()};
     };
     MT_ASSIGN_OR_RETURN(thread_, StartThread("checkpoint", std::move(save)));
     return OkStatus();
@@ -88,25 +97,29 @@ class Coordinator::CheckpointWriter {
   }
 
  private:
-  Status Write(const std::string& folder, int64_t step,
-               const std::map<std::string, std::string>& metadata, const std::string& program_hash,
-               std::optional<int64_t> pinned, std::stop_token stop) {
-    const auto parts = servers_.WriteParts(step, program_hash, metadata, timeout_, stop);
+  Status Write(const Checkpoint& made, std::stop_token stop) {
+    const auto parts =
+        servers_.WriteParts(made.step, made.program_hash, made.metadata, timeout_, stop);
     if (!parts.ok()) {
       // A server that came back has its pushes, but not the copy that it took of them for us.
       if (parts.status().code() != StatusCode::kFailedPrecondition) return parts.status();
-      return Aborted("checkpoint of step " + std::to_string(step) + ": " + parts.status().message())
+      return Aborted("checkpoint of step " + std::to_string(made.step) + ": " +
+                     parts.status().message())
           .From(Origin::kPeers);
     }
     MT_RETURN_IF_ERROR(
-        checkpoint::Commit(folder, *parts, {.keep = keep_, .pinned = pinned, .replaces = replaces_})
+        checkpoint::Commit(made.folder, *parts,
+                           {.keep = keep_,
+                            .pinned = made.pinned,
+                            .replaces = made.cuts_log ? replaces_ : std::vector<std::string>()})
             .status()
             .From(Origin::kOutput));
+    if (!made.cuts_log) return OkStatus();
     replaces_.clear();
     // A server that does not hear it keeps its log a little longer.
-    if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
+    if (const Status told = servers_.Committed(made.step, timeout_, stop); !told.ok()) {
       LogWarning("a parameter server was not told of a checkpoint",
-                 {{"step", std::to_string(step)}, {"error", told.message()}});
+                 {{"step", std::to_string(made.step)}, {"error", told.message()}});
     }
     return OkStatus();
   }
@@ -374,6 +387,7 @@ Status Coordinator::SaveTo(const std::string& folder, int64_t step,
   } else if (!before.ok()) {
     return before;
   }
+  const bool own = folder == options_.checkpoint_folder;
   Status cut = dispatcher_->CloseGate(options_.step_timeout, stop);
   if (cut.ok()) {
     // Steps that ended while the gate closed are in it.
@@ -384,12 +398,17 @@ Status Coordinator::SaveTo(const std::string& folder, int64_t step,
         metadata[CursorKey(name->second, at.worker, num_workers())] = at.cursor;
       }
     }
-    cut = servers_->Cut(step, folder, dispatcher_->live_incarnations(), options_.return_timeout,
-                        stop);
+    cut = servers_->Cut(step, folder, dispatcher_->live_incarnations(), own,
+                        options_.return_timeout, stop);
   }
   dispatcher_->OpenGate();
   MT_RETURN_IF_ERROR(cut);
-  return saver_->Begin(folder, step, std::move(metadata), program_hash, pinned_);
+  return saver_->Begin({.folder = folder,
+                        .step = step,
+                        .metadata = std::move(metadata),
+                        .program_hash = program_hash,
+                        .pinned = pinned_,
+                        .cuts_log = own});
 }
 
 void Coordinator::set_replaced_checkpoints(std::vector<std::string> folders) {

@@ -203,7 +203,8 @@ class Coordinator {
   // next one takes its place. The same checkpoint loads under any strategy.
   Status Save(int64_t step, std::map<std::string, std::string> metadata = {},
               const std::string& program_hash = "", std::stop_token stop = {});
-  // The same into another folder than the options'; one that the servers reach too.
+  // The same into another folder than the options'; one that the servers reach too. What lies there
+  // is the caller's, to move or remove: the servers' logs do not go on from it.
   Status SaveTo(const std::string& folder, int64_t step,
                 std::map<std::string, std::string> metadata = {},
                 const std::string& program_hash = "", std::stop_token stop = {});

@@ -262,8 +262,11 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
 }
 
 Status ServerGroup::Cut(int64_t step, const std::string& folder, std::vector<int64_t> incarnations,
-                        Duration timeout, std::stop_token stop) {
-  CutRequest request{.step = step, .folder = folder, .incarnations = std::move(incarnations)};
+                        bool cuts_log, Duration timeout, std::stop_token stop) {
+  CutRequest request{.step = step,
+                     .folder = folder,
+                     .incarnations = std::move(incarnations),
+                     .cuts_log = cuts_log};
   {
     MutexLock lock(mutex_);
     request.session = session_;

@@ -50,9 +50,9 @@ class ServerGroup {
                std::stop_token stop);
 
   // See store.h. No step may run between Cut's beginning and its end.
-  // `incarnations`: Store::Fence's.
+  // `incarnations`: Store::Fence's. Committed is for those that `cuts_log`.
   Status Cut(int64_t step, const std::string& folder, std::vector<int64_t> incarnations,
-             Duration timeout, std::stop_token stop);
+             bool cuts_log, Duration timeout, std::stop_token stop);
   Result<std::vector<checkpoint::Index>> WriteParts(
       int64_t step, const std::string& program_hash,
       const std::map<std::string, std::string>& metadata, Duration timeout, std::stop_token stop);

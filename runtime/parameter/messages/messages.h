@@ -107,6 +107,7 @@ struct CutRequest {
   int64_t step = 0;
   std::string folder;                 // of checkpoints
   std::vector<int64_t> incarnations;  // as in PingRequest
+  bool cuts_log = true;
 };
 struct CutReply {
   int64_t version = 0;

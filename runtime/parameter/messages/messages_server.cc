@@ -118,6 +118,7 @@ void Fields(auto& walk, Of<CutRequest> auto& m) {
   walk(m.step, MT_WIRE(step));
   walk(m.folder, MT_WIRE(folder));
   walk(m.incarnations, MT_WIRE(incarnations));
+  walk(m.cuts_log, MT_WIRE(cuts_log));
 }
 void Fields(auto& walk, Of<CutReply> auto& m) { walk(m.version, MT_WIRE(version)); }
 void Fields(auto& walk, Of<WriteRequest> auto& m) {

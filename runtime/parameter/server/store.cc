@@ -451,6 +451,7 @@ Result<Cut> Store::MakeCut(const CutRequest& request) {
     }
     cut.states.emplace_back(state.spec, std::move(value));
   }
+  if (!request.cuts_log) return cut;
   std::vector<Bytes> payload;
   for (const Tensor& copy : copies) payload.push_back(copy.bytes());
   MT_RETURN_IF_ERROR(BeginSegment(std::move(base), payload).From(Origin::kOutput));

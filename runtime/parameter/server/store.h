@@ -113,11 +113,11 @@ class Store {
   // Errors: kNotFound.
   Result<std::vector<mesh::Tensor>> Read(const std::vector<std::string>& names);
 
-  // The states now, to be written as the checkpoint of `step`; pushes go on from it in a new
-  // segment. WriteCut's metadata must tell the cut's version (kVersionsKey), or the log does not
-  // trust that checkpoint.
+  // The states now, to be written as the checkpoint of `step`; where it `cuts_log`, pushes go on
+  // from it in a new segment. WriteCut's metadata must tell the cut's version (kVersionsKey), or
+  // the log does not trust that checkpoint.
   Result<Cut> MakeCut(const CutRequest& request);
-  // The checkpoint of `step` is complete: the log before its cut goes.
+  // The checkpoint of `step`, whose cut cut the log, is complete: the log before it goes.
   Status Committed(const CommittedRequest& request);
 
   // Not OK: the log cannot be trusted any more (a sync failed), or there was no room in it for

@@ -2,8 +2,11 @@
 // another strategy too.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "runtime/checkpoint/save.h"
 #include "runtime/parameter/chief/coordinator.h"
+#include "runtime/parameter/server/log_file.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "tests/runtime/parameter/chief/coordinator_testing.h"
@@ -21,6 +24,41 @@ using mesh::TensorType;
 using program::Builder;
 using std::chrono::seconds;
 using testing_folder::TempFolder;
+
+// What a program had saved for itself became all that the log went on from.
+TEST(CoordinatorTest, AServersLogDoesNotLeanOnWhatAProgramSavesElsewhere) {
+  const TempFolder folder;
+  TestCluster cluster(1, 1, folder.path());
+  CoordinatorOptions options = cluster.options();
+  options.checkpoint_folder = folder.path() + "/checkpoints";
+  const auto coordinator = Connect(options);
+  const std::vector<Parameter> variables = {Counter()};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  const Function count = Must(coordinator->DefineFunction(CountStep()));
+  const auto run = [&] {
+    ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+    const Status joined = coordinator->Join({}, seconds(60));
+    ASSERT_TRUE(joined.ok()) << joined.ToString();
+  };
+  const auto segments = [&] { return Must(ListSegments(folder.path() + "/ps-0")); };
+  run();
+  ASSERT_TRUE(coordinator->Save(7).ok());
+  ASSERT_TRUE(coordinator->WaitForSave().ok());
+  const auto cut = segments();
+  ASSERT_EQ(cut.size(), 1u);
+  EXPECT_EQ(cut[0].number, 2);
+  run();
+  const std::string elsewhere = folder.path() + "/mine";
+  ASSERT_TRUE(coordinator->SaveTo(elsewhere, 7).ok());
+  ASSERT_TRUE(coordinator->WaitForSave().ok());
+  EXPECT_EQ(segments(), cut);
+  run();
+  std::filesystem::remove_all(elsewhere);
+  cluster.StopServer(0);
+  cluster.StartServer(0);
+  run();
+  EXPECT_EQ(Must(coordinator->Read("n")).Item(), 4);
+}
 
 TEST(CoordinatorTest, ACheckpointIsACutBetweenSteps) {
   const TempFolder folder;
