@@ -1,6 +1,7 @@
 #include "runtime/parameter/chief/coordinator.h"
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "runtime/base/log.h"
@@ -15,6 +16,8 @@ using mesh::Tensor;
 namespace {
 
 constexpr Duration kFirstPings = std::chrono::milliseconds(300);
+// At servers that are away, while a checkpoint is written.
+constexpr Duration kLook = std::chrono::milliseconds(100);
 
 // Where a worker's dataset stands, in a checkpoint's metadata.
 std::string CursorKey(const std::string& dataset, int worker, int workers) {
@@ -44,8 +47,10 @@ Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster
 // Writes a checkpoint behind the training's back, one at a time.
 class Coordinator::CheckpointWriter {
  public:
-  CheckpointWriter(ServerGroup& servers, int keep, Duration timeout)
-      : servers_(servers), keep_(keep), timeout_(timeout) {}
+  // `missing`: not OK once a server has been away for too long.
+  CheckpointWriter(ServerGroup& servers, int keep, Duration timeout,
+                   std::function<Status()> missing)
+      : servers_(servers), keep_(keep), timeout_(timeout), missing_(std::move(missing)) {}
   ~CheckpointWriter() {
     thread_.request_stop();
     if (thread_.joinable()) thread_.join();
@@ -74,7 +79,7 @@ class Coordinator::CheckpointWriter {
   Status Begin(Checkpoint made) {
     auto save = [this, made = std::move(made)](std::stop_token stop) {
       const Duration begin = SystemClock().Monotonic();
-      const Status status = Write(made, stop);
+      const Status status = WriteUnlessMissing(made, stop);
       const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
@@ -97,6 +102,28 @@ class Coordinator::CheckpointWriter {
   }
 
  private:
+  // A server that is away writes nothing, and need not be waited for as long as one that writes.
+  Status WriteUnlessMissing(const Checkpoint& made, std::stop_token stop) {
+    std::stop_source give_up;
+    const std::stop_callback stopped(stop, [&] { give_up.request_stop(); });
+    Status missing;
+    const auto look = [&](std::stop_token done) {
+      while (!done.stop_requested()) {
+        missing = missing_();
+        if (!missing.ok()) {
+          give_up.request_stop();
+          return;
+        }
+        SystemClock().SleepFor(kLook, done);
+      }
+    };
+    MT_ASSIGN_OR_RETURN(std::jthread looking, StartThread("servers of a checkpoint", look));
+    const Status status = Write(made, give_up.get_token());
+    looking.request_stop();
+    looking.join();
+    if (status.code() != StatusCode::kCancelled || missing.ok()) return status;
+    return missing.At("checkpoint of step " + std::to_string(made.step));
+  }
   Status Write(const Checkpoint& made, std::stop_token stop) {
     const auto parts =
         servers_.WriteParts(made.step, made.program_hash, made.metadata, timeout_, stop);
@@ -127,6 +154,7 @@ class Coordinator::CheckpointWriter {
   ServerGroup& servers_;
   const int keep_;
   const Duration timeout_;
+  const std::function<Status()> missing_;
   mutable Mutex mutex_;
   Status status_ MT_GUARDED_BY(mutex_);
   std::optional<checkpoint::SaveReport> last_ MT_GUARDED_BY(mutex_);
@@ -200,8 +228,11 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
                                           .ping = o.ping,
                                           .lost_after = o.lost_after},
                                          coordinator->servers_.get()));
-  coordinator->saver_ =
-      std::make_unique<CheckpointWriter>(*coordinator->servers_, o.keep, o.save_timeout);
+  coordinator->saver_ = std::make_unique<CheckpointWriter>(
+      *coordinator->servers_, o.keep, o.save_timeout,
+      [&dispatcher = *coordinator->dispatcher_, away = o.return_timeout] {
+        return dispatcher.ServersWithin(away);
+      });
   return coordinator;
 }
 

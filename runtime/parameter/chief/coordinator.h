@@ -81,8 +81,8 @@ struct CoordinatorOptions {
   Duration start_timeout = std::chrono::minutes(10);  // for servers, and the first worker, to come
   // For one that was lost to come back; 0: it is not waited for.
   Duration return_timeout = std::chrono::seconds(120);
-  Duration save_timeout = std::chrono::minutes(10);
-  Duration ping = std::chrono::milliseconds(100);  // see dispatcher.h
+  Duration save_timeout = std::chrono::minutes(10);  // by servers that are there
+  Duration ping = std::chrono::milliseconds(100);    // see dispatcher.h
   Duration lost_after = cluster::kLostAfter;
 };
 
@@ -212,6 +212,7 @@ class Coordinator {
   void set_pinned_checkpoint(std::optional<int64_t> step) { pinned_ = step; }
   // Other checkpoints' folders, which go when the next one is complete. Between saves.
   void set_replaced_checkpoints(std::vector<std::string> folders);
+  // A server that stays away while one is written ends it with kUnavailable, after return_timeout.
   // `stop`: gives it up, with kCancelled where it is not complete yet. A checkpoint that was given
   // up is made anew here; kUnavailable where steps have ended since, so that it would be another.
   Status WaitForSave(std::stop_token stop = {});
@@ -228,6 +229,8 @@ class Coordinator {
   // for us any longer.
   void Leave(Duration timeout = std::chrono::seconds(2));
 
+  // Whether a server is away now.
+  bool misses_server() const { return !dispatcher_->ServersWithin(Duration(0)).ok(); }
   DispatcherStats stats() const { return dispatcher_->stats(); }
 
  private:

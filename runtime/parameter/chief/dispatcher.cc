@@ -467,6 +467,7 @@ Status Dispatcher::CloseGate(Duration timeout, std::stop_token stop) {
 }
 void Dispatcher::OpenGate() { impl_->OpenGate(); }
 void Dispatcher::EndWorkers(bool goes_on, Duration timeout) { impl_->EndWorkers(goes_on, timeout); }
+Status Dispatcher::ServersWithin(Duration away) const { return impl_->ServersWithin(away); }
 DispatcherStats Dispatcher::stats() const { return impl_->stats(); }
 
 }  // namespace meshtrain::parameter

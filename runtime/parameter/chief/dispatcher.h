@@ -105,6 +105,10 @@ class Dispatcher {
   // The outcome of one step, when there is one.
   Result<StepOutcome> Wait(const Handle& step, Duration timeout, std::stop_token stop);
 
+  // OK, or kUnavailable naming a server that has been away for so long, whether a step wants it or
+  // not.
+  Status ServersWithin(Duration away) const;
+
   // Closes the gate and waits until no step runs. Open it again whatever this returns.
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate();

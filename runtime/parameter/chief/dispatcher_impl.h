@@ -102,6 +102,10 @@ class Dispatcher::Impl {
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate() { Feed(GateSet{false}); }
   void EndWorkers(bool goes_on, Duration timeout);
+  Status ServersWithin(Duration away) {
+    MutexLock lock(mutex_);
+    return MissingServer(away);
+  }
   DispatcherStats stats();
 
  private:
@@ -159,6 +163,7 @@ class Dispatcher::Impl {
   // WarnServerAway.
   bool LoseServer(int server, const Status& why, Starts* starts) MT_REQUIRES(mutex_);
   static void WarnServerAway(int server, const Status& why);
+  Status MissingServer(Duration away) MT_REQUIRES(mutex_);
   std::vector<std::string> LostNames() MT_REQUIRES(mutex_);
   std::vector<int64_t> LiveIncarnations() MT_REQUIRES(mutex_) {
     std::vector<int64_t> live;

@@ -140,6 +140,17 @@ void Dispatcher::Impl::ServerAnswered(int server, const Status& status) {
   Perform(starts);
 }
 
+Status Dispatcher::Impl::MissingServer(Duration away) {
+  const Duration now = SystemClock().Monotonic();
+  for (const auto& [server, since] : server_away_since_) {
+    if (now - since < away) continue;
+    return Unavailable(ServerName(server) + ": expected it back within " + Seconds(away) +
+                       ", got: " + server_error_[server].message())
+        .From(Origin::kPeers);
+  }
+  return OkStatus();
+}
+
 // Who did not come back in time ends the job's steps.
 void Dispatcher::Impl::CheckTimes() {
   Starts starts;
@@ -153,14 +164,8 @@ void Dispatcher::Impl::CheckTimes() {
       return;
     }
     const Duration now = SystemClock().Monotonic();
-    for (const auto& [server, since] : server_away_since_) {
-      if (now - since < options_.return_timeout) continue;
-      HandleEvent(JobFailed{Unavailable(ServerName(server) + ": expected it back within " +
-                                        Seconds(options_.return_timeout) +
-                                        ", got: " + server_error_[server].message())
-                                .From(Origin::kPeers)},
-                  &starts);
-      break;
+    if (const Status missing = MissingServer(options_.return_timeout); !missing.ok()) {
+      HandleEvent(JobFailed{missing}, &starts);
     }
     const Duration patience = had_worker_ ? options_.return_timeout : options_.start_timeout;
     if (no_worker_since_ >= Duration(0) && now - no_worker_since_ >= patience) {

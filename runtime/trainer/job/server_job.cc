@@ -133,10 +133,16 @@ class ServerJob final : public JobStages, Saver {
   }
 
   Ending End(const Result<train::FitResult>& result, std::stop_token stop) override {
-    const Status saved = Wait();
+    // A server that Fit has waited for in vain is not waited for again.
+    std::stop_source given_up;
+    const bool lost = result.status().origin() == Origin::kPeers && coordinator().misses_server();
+    if (lost) given_up.request_stop();
+    const Status saved = lost ? coordinator().WaitForSave(given_up.get_token()) : Wait();
     Ending ending{.training = result.status(), .saved = saved};
     if (!result.ok()) ending.training = Leave(result.status(), stop);
-    if (saved.code() == StatusCode::kCancelled) ending.saved = Leave(saved, stop);
+    if (saved.code() == StatusCode::kCancelled || saved.origin() == Origin::kPeers) {
+      ending.saved = Leave(saved, stop);
+    }
     return ending;
   }
 

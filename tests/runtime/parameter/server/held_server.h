@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,7 @@ class HeldServer {
     {
       MutexLock lock(mutex_);
       held_.reset();
+      unanswered_.clear();
     }
     listener_.reset();
   }
@@ -90,6 +92,11 @@ class HeldServer {
     MutexLock lock(mutex_);
     return changed_.WaitFor(mutex_, {}, std::chrono::seconds(60),
                             [&] { return held_.has_value(); });
+  }
+  // From the next checkpoint that it is to write on it answers nothing.
+  void FallSilentAtNextWrite() {
+    MutexLock lock(mutex_);
+    fall_silent_ = true;
   }
   // As one that is killed and comes back before it has written what it cut next.
   void LoseNextCut() {
@@ -112,6 +119,8 @@ class HeldServer {
               Result<Frame> answer = Frame{};
               {
                 MutexLock lock(mutex_);
+                silent_ = silent_ || (fall_silent_ && std::is_same_v<Message, WriteRequest>);
+                if (silent_) return unanswered_.push_back(std::move(reply));
                 answer = handle(*message);
               }
               reply(std::move(answer));
@@ -145,7 +154,8 @@ class HeldServer {
   CondVar changed_;
   const std::unique_ptr<Store> store_;
   std::optional<Cut> cut_;
-  bool hold_ = false, lose_cut_ = false;
+  bool hold_ = false, lose_cut_ = false, fall_silent_ = false, silent_ = false;
+  std::vector<Reply> unanswered_;
   std::optional<Held> held_;
   std::unique_ptr<Listener> listener_;
 };

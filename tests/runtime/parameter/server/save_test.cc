@@ -64,5 +64,35 @@ TEST(SaveTest, StepsThatEndWhileTheGateClosesAreInIt) {
   EXPECT_EQ(coordinator->last_saved(), 1);
 }
 
+// It was waited for as long as a checkpoint may take to be written, with no step that wanted it.
+TEST(SaveTest, AServerThatStaysAwayIsNotWaitedForLongerThanByAStep) {
+  const TempFolder folder;
+  HeldServer server;
+  HeldWorker worker;
+  CoordinatorOptions options;
+  options.cluster.hosts[cluster::Role::kPs][0] = server.address();
+  options.cluster.hosts[cluster::Role::kWorker][0] = worker.address();
+  options.identity = TestIdentity();
+  options.checkpoint_folder = folder.path();
+  options.start_timeout = options.step_timeout = options.save_timeout = seconds(60);
+  options.return_timeout = seconds(1);
+  options.lost_after = milliseconds(500);
+  const auto coordinator = Must(Coordinator::Create(options));
+  const std::vector<Parameter> variables = {
+      Parameter("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false})};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  server.FallSilentAtNextWrite();
+  const Status asked = coordinator->Save(1);
+  ASSERT_TRUE(asked.ok()) << asked.ToString();
+  const Status saved = coordinator->WaitForSave();
+  EXPECT_EQ(saved.code(), StatusCode::kUnavailable) << saved.ToString();
+  EXPECT_EQ(saved.origin(), Origin::kPeers);
+  EXPECT_NE(saved.message().find("checkpoint of step 1: ps-0: expected it back within 1 s"),
+            std::string::npos)
+      << saved.ToString();
+  EXPECT_TRUE(coordinator->misses_server());
+  EXPECT_EQ(coordinator->last_saved(), -1);
+}
+
 }  // namespace
 }  // namespace meshtrain::parameter
