@@ -103,7 +103,7 @@ TEST(CoordinatorTest, AServerWhoseDiskIsFullEndsTheJobAndTheStepCountsOnce) {
   const TempFolder folder;
   TestCluster cluster(2, 1, folder.path());
   CoordinatorOptions options = cluster.options();
-  options.return_timeout = seconds(1);
+  options.return_timeout = seconds(3);
   const auto coordinator = Connect(options);
   ASSERT_NE(coordinator, nullptr);
   const Parameter large("v", TensorType{DType::kI64, {4096}}, nn::Initializer::Zeros(),

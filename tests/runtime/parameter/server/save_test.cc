@@ -75,7 +75,7 @@ TEST(SaveTest, AServerThatStaysAwayIsNotWaitedForLongerThanByAStep) {
   options.identity = TestIdentity();
   options.checkpoint_folder = folder.path();
   options.start_timeout = options.step_timeout = options.save_timeout = seconds(60);
-  options.return_timeout = seconds(1);
+  options.return_timeout = seconds(3);
   options.lost_after = milliseconds(500);
   const auto coordinator = Must(Coordinator::Create(options));
   const std::vector<Parameter> variables = {
@@ -87,7 +87,7 @@ TEST(SaveTest, AServerThatStaysAwayIsNotWaitedForLongerThanByAStep) {
   const Status saved = coordinator->WaitForSave();
   EXPECT_EQ(saved.code(), StatusCode::kUnavailable) << saved.ToString();
   EXPECT_EQ(saved.origin(), Origin::kPeers);
-  EXPECT_NE(saved.message().find("checkpoint of step 1: ps-0: expected it back within 1 s"),
+  EXPECT_NE(saved.message().find("checkpoint of step 1: ps-0: expected it back within 3 s"),
             std::string::npos)
       << saved.ToString();
   EXPECT_TRUE(coordinator->misses_server());
