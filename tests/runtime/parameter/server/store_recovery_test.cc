@@ -269,7 +269,7 @@ TEST(StoreTest, ALogThatIsMovedWithItsCheckpointsGoesOnFromThem) {
 
 // It refused to start for as long as the folder stayed as it was.
 TEST(StoreTest, WithoutTheCheckpointThatItsLogGoesOnFromItServesTheNextSession) {
-  for (const std::string fault : {"removed", "damaged", "restored one removed"}) {
+  for (const std::string_view fault : {"removed", "damaged", "restored one removed"}) {
     SCOPED_TRACE(fault);
     const TempFolder folder;
     const StoreOptions options{.folder = folder.path() + "/ps-0"};
@@ -278,7 +278,9 @@ TEST(StoreTest, WithoutTheCheckpointThatItsLogGoesOnFromItServesTheNextSession) 
     ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1));
     ASSERT_TRUE(SaveCheckpoint(*store, folder.path(), 20).ok());
     const std::string checkpoint = checkpoint::CheckpointFolder(folder.path(), 20);
-    if (fault == "restored one removed") ASSERT_TRUE(SetUpSample(*store, 2, checkpoint).ok());
+    if (fault == "restored one removed") {
+      ASSERT_TRUE(SetUpSample(*store, 2, checkpoint).ok());
+    }
     store.reset();
     if (fault == "damaged") {
       for (const auto& file : fs::directory_iterator(checkpoint)) {
