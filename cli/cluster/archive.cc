@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <regex>
 
 namespace meshtrain::cli {
 namespace {
@@ -67,38 +66,6 @@ Result<std::string> TarGz(const std::vector<std::pair<std::string, std::string>>
   out.resize(stream.total_out);
   deflateEnd(&stream);
   if (end != Z_STREAM_END) return Internal("zlib: it does not come to its end");
-  return out;
-}
-
-std::string Redacted(std::string_view text) {
-  static const char* const kName =
-      "[A-Za-z0-9_.-]*(?:token(?!s\\b|iz)|passw(?:or)?d|secret|credential|api[_-]?key|access[_-]?"
-      "key)"
-      "[A-Za-z0-9_.-]*";
-  static const auto kFlags = std::regex::icase | std::regex::optimize | std::regex::ECMAScript;
-  // {"name":"X_TOKEN","value":"abc"}, as variables of a container are written.
-  static const std::regex variable("(\"name\"\\s*:\\s*\"" + std::string(kName) +
-                                       "\"\\s*,\\s*\"value\"\\s*:\\s*\")(?:[^\"\\\\]|\\\\.)*(\")",
-                                   kFlags);
-  static const std::regex member(
-      "(\"" + std::string(kName) + "\"\\s*:\\s*\")(?:[^\"\\\\]|\\\\.)*(\")", kFlags);
-  static const std::regex assigned("(\\b" + std::string(kName) + "\\s*[=:]\\s*)[^\\s\"',;}]+",
-                                   kFlags);
-  static const std::regex bearer("(bearer\\s+)[A-Za-z0-9._~+/=-]+", kFlags);
-  static const std::regex url("(://[^/\\s:@]+:)[^/\\s@]+(@)", kFlags);
-  std::string out;
-  // Line by line: a regular expression over megabytes would run out of stack.
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string line(text.substr(0, end));
-    line = std::regex_replace(line, variable, "$1REDACTED$2");
-    line = std::regex_replace(line, member, "$1REDACTED$2");
-    line = std::regex_replace(line, assigned, "$1REDACTED");
-    line = std::regex_replace(line, bearer, "$1REDACTED");
-    out += std::regex_replace(line, url, "$1REDACTED$2");
-    if (end < text.size()) out += '\n';
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
   return out;
 }
 

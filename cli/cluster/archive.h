@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,10 +13,5 @@ namespace meshtrain::cli {
 // zlib fails.
 Result<std::string> TarGz(const std::vector<std::pair<std::string, std::string>>& files,
                           int64_t seconds_since_1970);
-
-// `text` without what looks like a secret: values of JSON members and of NAME=VALUE and NAME: VALUE
-// whose name says so (token, password, secret, credential, api key), bearer tokens, and
-// user:password@ in URLs. `--token=abc` becomes `--token=REDACTED`.
-std::string Redacted(std::string_view text);
 
 }  // namespace meshtrain::cli

@@ -1,21 +1,17 @@
-// Long lines of a log are cut before they are searched for secrets: std::regex recurses.
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "cli/cluster/archive.h"
 #include "cli/cluster/connection.h"
 #include "cli/cluster/events.h"
 #include "cli/cluster/logs.h"
-#include "cli/cluster/print.h"
+#include "cli/cluster/redact.h"
 #include "cli/manifest.h"
 #include "runtime/base/file.h"
 
 namespace meshtrain::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct ReportFlags {
   ClusterFlags cluster;
@@ -23,44 +19,7 @@ struct ReportFlags {
   int64_t tail = 10'000;
 };
 
-// Objects one member a line, so that no line is longer than what a person wrote.
-std::string Lines(const std::string& text) {
-  Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object.is_object() && object.contains("metadata") && object["metadata"].is_object()) {
-    object["metadata"].erase("managedFields");
-    if (object["metadata"].contains("annotations")) {
-      object["metadata"]["annotations"].erase("kubectl.kubernetes.io/last-applied-configuration");
-    }
-  }
-  // Values of variables whose name says that they are secret stand in another line than the name.
-  const auto hide = [](Json& container) {
-    if (!container.is_object() || !container.contains("env")) return;
-    for (Json& variable : container["env"]) {
-      if (!variable.is_object() || !variable.contains("value")) continue;
-      const std::string one = Json{{"name", variable.value("name", "")}, {"value", "x"}}.dump();
-      if (Redacted(one) != one) variable["value"] = "REDACTED";
-    }
-  };
-  const auto containers = [&](Json& spec) {
-    if (!spec.is_object()) return;
-    for (const char* list : {"containers", "initContainers"}) {
-      if (!spec.contains(list) || !spec[list].is_array()) continue;
-      for (Json& container : spec[list]) hide(container);
-    }
-  };
-  if (object.is_object() && object.contains("spec")) {
-    containers(object["spec"]);
-    if (object["spec"].contains("replicaSpecs")) {
-      for (Json& replica : object["spec"]["replicaSpecs"]) {
-        if (replica.contains("template") && replica["template"].contains("spec")) {
-          containers(replica["template"]["spec"]);
-        }
-      }
-    }
-  }
-  return Redacted(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
+// Long lines are cut: a person reads them.
 std::string CutLines(std::string_view text) {
   constexpr size_t kMostOfALine = 4096;
   std::string out;
@@ -78,14 +37,15 @@ Status Report(const ReportFlags& flags, const Console& console) {
   MT_ASSIGN_OR_RETURN(Cluster cluster, Connect(flags.cluster, console));
   MT_ASSIGN_OR_RETURN(const std::string job, GetJobText(cluster, flags.name));
   const std::string root = flags.name.substr(0, 40) + "-report/";
-  std::vector<std::pair<std::string, std::string>> files = {{root + "job.json", Lines(job)}};
+  std::vector<std::pair<std::string, std::string>> files = {
+      {root + "job.json", RedactedObject(job)}};
   std::string missing;  // said in the archive: a report of a broken cluster is still a report
   const auto miss = [&](const std::string& what, const Status& status) {
     missing += what + ": " + status.message() + "\n";
   };
   if (const auto events = EventsOf(cluster, flags.name, /*pods=*/true); events.ok()) {
     std::string text;
-    for (const std::string& event : *events) text += Lines(event);
+    for (const std::string& event : *events) text += RedactedObject(event);
     files.emplace_back(root + "events.json", std::move(text));
   } else {
     miss("events", events.status());
@@ -94,7 +54,7 @@ Status Report(const ReportFlags& flags, const Console& console) {
   if (!pods.ok()) miss("pods", pods.status());
   for (const PodOfJob& pod : pods.ok() ? *pods : std::vector<PodOfJob>()) {
     if (const auto text = cluster.client->Get(kube::Pods(), cluster.ns, pod.name, {}); text.ok()) {
-      files.emplace_back(root + "pods/" + pod.replica + ".json", Lines(*text));
+      files.emplace_back(root + "pods/" + pod.replica + ".json", RedactedObject(*text));
     } else {
       miss(pod.name, text.status());
     }

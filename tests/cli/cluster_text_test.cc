@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "cli/cluster/archive.h"
 #include "cli/cluster/print.h"
+#include "cli/cluster/redact.h"
 #include "cli/verbs.h"
 #include "runtime/base/file.h"
 #include "runtime/cluster/contract.h"
@@ -64,8 +66,53 @@ TEST(RedactedTest, TakesOutWhatLooksLikeASecretAndNothingElse) {
       {"s3 at https://me:pw@host/x", "s3 at https://me:REDACTED@host/x"},
       {"a line\nsecret=b\n", "a line\nsecret=REDACTED\n"},
       {"tokenizer: ready, tokens: 5000", "tokenizer: ready, tokens: 5000"},
+      {"SSH_PRIVATE_KEY=a encryption-key: b privateKey=c",
+       "SSH_PRIVATE_KEY=REDACTED encryption-key: REDACTED privateKey=REDACTED"},
+      {"train --password hunter2 key: hunter3 --keep 3",
+       "train --password REDACTED key: REDACTED --keep 3"},
+      {"--api-key 'a b' --use-token --steps 3", "--api-key 'REDACTED' --use-token --steps 3"},
+      {R"(password="a b, c" secret=a,b;c)", R"(password="REDACTED" secret=REDACTED)"},
+      {"token: Bearer abc", "token: REDACTED REDACTED"},
+      {R"(['train', '--password', 'a', '--keep', '3'])",
+       R"(['train', '--password', 'REDACTED', '--keep', '3'])"},
+      {R"({\"password\": \"a b\", \"steps\": 3})", R"({\"password\": \"REDACTED\", \"steps\": 3})"},
+      {R"({'secret': 5, 'secrets': {'n': 5}})", R"({'secret': REDACTED 'secrets': {'n': 5}})"},
+      {"redis://:pw@host http://host:80/a@b", "redis://:REDACTED@host http://host:80/a@b"},
+      {"monkey=1 keyboard: 2 topologyKey: a keys=3", "monkey=1 keyboard: 2 topologyKey: a keys=3"},
+      {R"({"key": "disktype", "name": "key"})", R"({"key": "disktype", "name": "key"})"},
+      {"the secret, the --token", "the secret, the --token"},
   };
   for (const auto& [given, want] : cases) EXPECT_EQ(Redacted(given), want);
+}
+
+TEST(RedactedTest, OfAnObjectFlagsAndTheirElementsAndVariables) {
+  const auto redacted = [](const nlohmann::json& object) {
+    return nlohmann::json::parse(RedactedObject(object.dump()));
+  };
+  const nlohmann::json innocent = {
+      {"command", {"train", "--keep", "3", "--use-token", "--steps", "300"}},
+      {"env", {{{"name", "STEPS"}, {"value", "300"}}}},
+      {"affinity", {{"key", "disktype"}, {"topologyKey", "zone"}}},
+      {"automountServiceAccountToken", false}};
+  EXPECT_EQ(redacted(innocent), innocent);
+  const nlohmann::json given = {
+      {"metadata",
+       {{"annotations", {{"example.com/api-token", "a"}, {"note", "{\"password\":\"a\"}"}}}}},
+      {"command", {"train", "--password", "a", "--api-key", "b", "--db-password=c d", "--token"}},
+      {"args", {"--key=e", "PRIVATE_KEY=f\nsteps=3", "sh -c 'x --secret g'"}},
+      {"env", {{{"name", "ENCRYPTION_KEY"}, {"value", "i"}}, {{"value", "j"}, {"name", "KEY"}}}}};
+  const nlohmann::json want = {
+      {"metadata",
+       {{"annotations",
+         {{"example.com/api-token", "REDACTED"}, {"note", "{\"password\":\"REDACTED\"}"}}}}},
+      {"command",
+       {"train", "--password", "REDACTED", "--api-key", "REDACTED", "--db-password=REDACTED",
+        "--token"}},
+      {"args", {"--key=REDACTED", "PRIVATE_KEY=REDACTED\nsteps=3", "sh -c 'x --secret REDACTED'"}},
+      {"env",
+       {{{"name", "ENCRYPTION_KEY"}, {"value", "REDACTED"}},
+        {{"value", "REDACTED"}, {"name", "KEY"}}}}};
+  EXPECT_EQ(redacted(given), want);
 }
 
 TEST(TarGzTest, TarReadsIt) {
