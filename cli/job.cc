@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <type_traits>
+#include <variant>
 
 #include "cli/manifest.h"
 #include "operator/api/json.h"
@@ -12,36 +15,86 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/manifest/kubectl.h"
 
 namespace meshtrain::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json ToJson(const manifest::Node& node) {
+// Takes what is wrong with a value: its place, its path, and what it is.
+using Complain =
+    std::function<void(manifest::Place place, const std::string& path, std::string what)>;
+
+Json ScalarOfTemplate(const manifest::Node& node, const std::string& path,
+                      const Complain& complain) {
+  const auto read = manifest::AsKubectl(node);
+  if (!read.ok()) {
+    complain(node.place, path, read.status().message());
+    return node.scalar;
+  }
+  return std::visit(
+      [&](const auto& value) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
+          // 1.0 and 1e3 are whole numbers to JSON's readers in Go.
+          if (const auto whole = node.AsInt()) return *whole;
+        }
+        return value;
+      },
+      *read);
+}
+
+Json Scalar(const manifest::Node& node, const std::string& path, const Complain& complain) {
+  if (node.quoted) return node.scalar;
+  if (const auto flag = node.AsBool()) return *flag;
+  if (const auto whole = node.AsInt()) {
+    const auto read = manifest::AsKubectl(node);
+    const int64_t* other = read.ok() ? std::get_if<int64_t>(&*read) : nullptr;
+    if (other != nullptr && *other != *whole) {
+      complain(node.place, path,
+               "expected a number without a 0 before it, since kubectl reads " +
+                   std::to_string(*other) + ", got: " + node.scalar);
+    }
+    return *whole;
+  }
+  if (const auto number = node.AsDouble()) return *number;
+  return node.scalar;
+}
+
+// Pod templates and claims as kubectl reads them, all else as the reader of programs does; where
+// the two would make different numbers of it, it is complained of.
+Json ToJson(const manifest::Node& node, const std::string& path, bool in_template,
+            const Complain& complain) {
   switch (node.kind) {
     case manifest::Node::Kind::kNull:
       return nullptr;
-    case manifest::Node::Kind::kScalar: {
-      if (node.quoted) return node.scalar;
-      if (const auto flag = node.AsBool()) return *flag;
-      if (const auto whole = node.AsInt()) return *whole;
-      if (const auto number = node.AsDouble()) return *number;
-      return node.scalar;
-    }
+    case manifest::Node::Kind::kScalar:
+      return in_template ? ScalarOfTemplate(node, path, complain) : Scalar(node, path, complain);
     case manifest::Node::Kind::kList: {
       Json out = Json::array();
-      for (const manifest::Node& item : node.list) out.push_back(ToJson(item));
+      for (const manifest::Node& item : node.list) {
+        out.push_back(
+            ToJson(item, path + "[" + std::to_string(out.size()) + "]", in_template, complain));
+      }
       return out;
     }
     case manifest::Node::Kind::kMap: {
       Json out = Json::object();
-      for (const manifest::Node::Member& member : node.members)
-        out[member.key] = ToJson(member.value);
+      for (const manifest::Node::Member& member : node.members) {
+        const std::string below = path.empty() ? member.key : path + "." + member.key;
+        const bool opaque = (member.key == "template" && path.starts_with("spec.replicaSpecs.")) ||
+                            below == "spec.checkpoint.volumeClaimTemplate";
+        out[member.key] = ToJson(member.value, below, in_template || opaque, complain);
+      }
       return out;
     }
   }
   return nullptr;
+}
+
+Json ToJson(const manifest::Node& node) {
+  return ToJson(node, "", /*in_template=*/false,
+                [](manifest::Place, const std::string&, const std::string&) {});
 }
 
 std::string Text(const Json& json) {
@@ -143,7 +196,12 @@ Result<JobFile> Read(const std::string& text, const std::string& file) {
     MT_ASSIGN_OR_RETURN(out.program, recipe::ReadManifest(text, {}, problems));
     if (!out.program) return problems.ToStatus();
   }
-  const Json object = parts->job != nullptr ? ToJson(*parts->job) : JobAround(*parts, file);
+  const auto complain = [&](manifest::Place place, const std::string& path, std::string what) {
+    problems.Add(place, path, std::move(what));
+  };
+  const Json object = parts->job != nullptr
+                          ? ToJson(*parts->job, "", /*in_template=*/false, complain)
+                          : JobAround(*parts, file);
   auto read = api::FromJson(Text(object));
   if (!read.ok()) return read.status().At(file);
   out.object = Text(object);

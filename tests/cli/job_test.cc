@@ -92,6 +92,30 @@ TEST_F(JobTest, ATemplateMayHaveItsDataElsewhere) {
   EXPECT_FALSE(ReadsDataHere(*job));
 }
 
+TEST_F(JobTest, ATemplateIsReadAsKubectlReadsIt) {
+  const auto job = ReadJob(Write(
+      "job.yaml",
+      Replaced(JobText(), "{replicas: 2}",
+               "{replicas: 2, template: {spec: {hostIPC: no, priority: 1_000, volumes: ["
+               "{name: a, secret: {secretName: s, defaultMode: 0400}}, "
+               "{name: b, secret: {secretName: s, defaultMode: 0o440, note: \"0400\"}}], "
+               "containers: [{name: trainer, image: mine, resources: {limits: {cpu: 1.0, b: 0.5}}}"
+               "]}}}")));
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const auto object = nlohmann::json::parse(job->object);
+  const auto& spec = object["spec"]["replicaSpecs"]["worker"]["template"]["spec"];
+  EXPECT_EQ(spec["volumes"][0]["secret"]["defaultMode"].dump(), "256");
+  EXPECT_EQ(spec["volumes"][1]["secret"]["defaultMode"].dump(), "288");
+  EXPECT_EQ(spec["volumes"][1]["secret"]["note"], "0400");
+  EXPECT_EQ(spec["hostIPC"], false);
+  EXPECT_EQ(spec["priority"], 1000);
+  EXPECT_EQ(spec["containers"][0]["resources"]["limits"].dump(), R"({"b":0.5,"cpu":1})");
+  // What a run here starts is of the same template.
+  EXPECT_EQ(nlohmann::json::parse(
+                job->job.spec.replica_specs.at(cluster::Role::kWorker).pod_template.json),
+            object["spec"]["replicaSpecs"]["worker"]["template"]);
+}
+
 struct Mistake {
   std::string name;
   std::string from, to;  // in JobText
@@ -123,6 +147,13 @@ INSTANTIATE_TEST_SUITE_P(
                 ":15:9: program.model[0]: unknown layer `flaten`, did you mean `flatten`?"},
         Mistake{"OfAKeyThatIsThereTwice", "    seed: 3", "    seed: 3\n    seed: 4",
                 ":9:5: key `seed` is here twice"},
+        Mistake{"OfANumberOfATemplate", "{replicas: 2}",
+                "{replicas: 2, template: {spec: {priority: 12345678901234567890}}}",
+                ":5:68: spec.replicaSpecs.worker.template.spec.priority: expected a whole number "
+                "of 64 bits (or a text in quotes), got: 12345678901234567890"},
+        Mistake{"OfANumberThatKubectlReadsAsAnother", "batch: 64", "batch: 064",
+                ":13:14: spec.program.data.batch: expected a number without a 0 before it, since "
+                "kubectl reads 52, got: 064"},
         Mistake{"OfTheText", "{batch: 2}", "{batch: 2", ":"}),
     [](const auto& info) { return info.param.name; });
 
