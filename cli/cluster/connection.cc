@@ -1,10 +1,12 @@
 #include "cli/cluster/connection.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <ostream>
+#include <utility>
 
 #include "cli/manifest.h"
 #include "operator/api/json.h"
@@ -53,8 +55,8 @@ Result<Cluster> Connect(const ClusterFlags& flags, const Console& console) {
   return out;
 }
 
-Result<std::string> GetJobText(Cluster& cluster, const std::string& name) {
-  auto text = cluster.client->Get(TrainingJobs(), cluster.ns, name, {});
+Result<std::string> GetJobText(Cluster& cluster, const std::string& name, std::stop_token stop) {
+  auto text = cluster.client->Get(TrainingJobs(), cluster.ns, name, {.stop = std::move(stop)});
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
     // Also where the kind is not known at all: then the server's words say it.
     return NotFound("trainingjob \"" + name + "\" in namespace " + cluster.ns + ": " +
@@ -63,14 +65,38 @@ Result<std::string> GetJobText(Cluster& cluster, const std::string& name) {
   return text;
 }
 
-Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name) {
-  MT_ASSIGN_OR_RETURN(const std::string text, GetJobText(cluster, name));
+Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name, std::stop_token stop) {
+  MT_ASSIGN_OR_RETURN(const std::string text, GetJobText(cluster, name, std::move(stop)));
   return api::FromJson(text);
 }
 
-int EndOfCall(const char* verb, const Status& status, const Console& console) {
+bool Patience::Bears(const Status& status, const std::stop_token& stop) {
+  constexpr Duration kAtMost = std::chrono::minutes(5);
+  if (status.code() != StatusCode::kUnavailable && status.code() != StatusCode::kDeadlineExceeded) {
+    return false;
+  }
+  const Duration now = SystemClock().Monotonic();
+  pause_ = silent_since_ ? std::min<Duration>(2 * pause_, std::chrono::seconds(10))
+                         : std::chrono::seconds(1);
+  if (!silent_since_) silent_since_ = now;
+  if (now - *silent_since_ > kAtMost) return false;
+  SystemClock().SleepFor(pause_, stop);
+  return true;
+}
+
+Status NoLongerWaiting(const std::string& job) {
+  return Cancelled("trainingjob \"" + job + "\": it goes on in the cluster; no longer waiting")
+      .From(Origin::kStop);
+}
+
+Status CannotPrint() {
+  return Unavailable("standard output: expected to write to it, got: an error")
+      .From(Origin::kOutput);
+}
+
+int EndOfCall(const char* verb, const Status& status, const Console& console, int signal) {
   if (!status.ok()) PrintError(verb, status, console.err);
-  return cluster::ExitCodeOf(status.From(Origin::kApiServer), SIGINT);
+  return cluster::ExitCodeOf(status.From(Origin::kApiServer), signal != 0 ? signal : SIGINT);
 }
 
 std::string ExitCodesHelp() {

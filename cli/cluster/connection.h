@@ -4,11 +4,14 @@
 
 #include <iosfwd>
 #include <memory>
+#include <optional>
+#include <stop_token>
 #include <string>
 
 #include "cli/verbs.h"
 #include "operator/api/training_job.h"
 #include "operator/kube/client.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 
 namespace meshtrain::cli {
@@ -32,11 +35,33 @@ inline kube::Resource TrainingJobs() { return {"meshtrain.dev", "v1", "trainingj
 inline constexpr std::string_view kJobPrefix = "trainingjob.meshtrain.dev/";
 
 // Errors: kNotFound: `trainingjob "mnist": not found in namespace ml`.
-Result<std::string> GetJobText(Cluster& cluster, const std::string& name);
-Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name);
+Result<std::string> GetJobText(Cluster& cluster, const std::string& name,
+                               std::stop_token stop = {});
+Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name,
+                                std::stop_token stop = {});
+
+// For verbs that wait for a job: a server that does not answer, as while it is being upgraded, is
+// asked again, after a second and then ever less often, for five minutes.
+class Patience {
+ public:
+  void Answered() { silent_since_.reset(); }
+  // Sleeps, and returns true where the server is to be asked again; false for an error that is not
+  // kUnavailable or kDeadlineExceeded, and when it lasts too long.
+  bool Bears(const Status& status, const std::stop_token& stop);
+
+ private:
+  std::optional<Duration> silent_since_;
+  Duration pause_{};
+};
+
+// The end of a verb that waits and was stopped; of kStop.
+Status NoLongerWaiting(const std::string& job);
+// Of kOutput.
+Status CannotPrint();
 
 // The exit code of a verb that spoke to the API server, after "meshtrain VERB: MESSAGE" on stderr.
-int EndOfCall(const char* verb, const Status& status, const Console& console);
+// `signal`: that stopped it; 0: none is known.
+int EndOfCall(const char* verb, const Status& status, const Console& console, int signal = 0);
 // What stands below the help of the command line.
 std::string ExitCodesHelp();
 

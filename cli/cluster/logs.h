@@ -21,13 +21,19 @@ struct PodOfJob {
 };
 // The job's pods that are chosen, by role and index. `all`: with those that are being deleted.
 Result<std::vector<PodOfJob>> PodsOfJob(Cluster& cluster, const std::string& job,
-                                        const LogChoice& choice);
+                                        const LogChoice& choice, std::stop_token stop = {});
 
-// Prints the logs of the chosen pods as they grow, each line after "[worker-3] " where `prefix`,
-// pods that are made again included, until the job has ended and all was read, or `stop`. Returns
-// the job as it was then.
+struct FollowOptions {
+  bool prefix = false;          // each line after "[worker-3] "
+  std::optional<int64_t> tail;  // of each pod's log the last lines, and what comes then
+};
+
+// Prints the logs of the chosen pods as they grow, each line once, restarts in place and pods that
+// are made again included, until the job has ended and all was read. Returns the job as it was
+// then. A server that is away for a while is waited for (Patience). Errors: kCancelled, of kStop,
+// after `stop`; of kOutput where nobody takes what is printed any more.
 Result<api::TrainingJob> FollowLogs(Cluster& cluster, const std::string& job,
-                                    const LogChoice& choice, bool prefix, std::stop_token stop,
-                                    const Console& console);
+                                    const LogChoice& choice, const FollowOptions& options,
+                                    std::stop_token stop, const Console& console);
 
 }  // namespace meshtrain::cli

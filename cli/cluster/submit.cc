@@ -43,15 +43,22 @@ Result<std::string> BodyOf(const JobFile& job, const ClusterFlags& flags, std::s
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Until it has ended. Errors: kDeadlineExceeded; kCancelled.
+// Until it has ended; a server that is away for a while is waited for. Errors: kCancelled, of
+// kStop.
 Result<api::TrainingJob> WaitForEnd(Cluster& cluster, const std::string& name,
                                     std::stop_token stop) {
-  while (!stop.stop_requested()) {
-    MT_ASSIGN_OR_RETURN(api::TrainingJob job, GetJob(cluster, name));
-    if (api::IsFinished(job.status)) return job;
-    SystemClock().SleepFor(std::chrono::seconds(1), stop);
+  Patience patience;
+  while (true) {
+    const auto job = GetJob(cluster, name, stop);
+    if (job.ok() && api::IsFinished(job->status)) return job;
+    if (stop.stop_requested()) return NoLongerWaiting(name);
+    if (job.ok()) {
+      patience.Answered();
+      SystemClock().SleepFor(std::chrono::seconds(1), stop);
+    } else if (!patience.Bears(job.status(), stop)) {
+      return job.status();
+    }
   }
-  return Cancelled("trainingjob \"" + name + "\": it goes on in the cluster; no longer waiting");
 }
 
 // As `run` ends: that of the first failed process, where one is known.
@@ -73,13 +80,12 @@ std::string WhyItEnded(const api::TrainingJob& job) {
 }
 
 // The whole verb; its exit code where it waited, else an error or OK.
-Result<int> Submit(const SubmitFlags& flags, const Console& console) {
-  MT_ASSIGN_OR_RETURN(const JobFile job, ReadJob(flags.file, console));
-  const StopOnSignal stop;  // before the connection, which may have threads
+Result<int> Submit(const SubmitFlags& flags, const JobFile& job, const std::stop_token& stop,
+                   const Console& console) {
   MT_ASSIGN_OR_RETURN(Cluster cluster, Connect(flags.cluster, console));
   MT_ASSIGN_OR_RETURN(const std::string body, BodyOf(job, flags.cluster, &cluster.ns));
   auto created = cluster.client->Create(TrainingJobs(), cluster.ns, body,
-                                        {.stop = stop.token(), .dry_run = flags.dry_run});
+                                        {.stop = stop, .dry_run = flags.dry_run});
   if (!created.ok() && created.status().code() == StatusCode::kAlreadyExists) {
     return AlreadyExists("trainingjob \"" + job.job.metadata.name + "\" in namespace " +
                          cluster.ns +
@@ -106,24 +112,21 @@ Result<int> Submit(const SubmitFlags& flags, const Console& console) {
     const Duration until = SystemClock().Monotonic() + std::chrono::seconds(flags.timeout);
     while (!end.stop_requested()) {
       late = flags.timeout > 0 && SystemClock().Monotonic() >= until;
-      if (late || stop.token().stop_requested()) {
+      if (late || stop.stop_requested()) {
         give_up.request_stop();
         return;
       }
       SystemClock().SleepFor(std::chrono::milliseconds(100), end);
     }
   });
-  auto ended = flags.follow ? FollowLogs(cluster, name, {.leader = true}, false,
-                                         give_up.get_token(), console)
-                            : WaitForEnd(cluster, name, give_up.get_token());
+  auto ended = flags.follow
+                   ? FollowLogs(cluster, name, {.leader = true}, {}, give_up.get_token(), console)
+                   : WaitForEnd(cluster, name, give_up.get_token());
   if (late) {
     return DeadlineExceeded("trainingjob \"" + name + "\": expected it to end within " +
                             std::to_string(flags.timeout) + " s; it goes on in the cluster");
   }
   MT_RETURN_IF_ERROR(ended.status());
-  if (!api::IsFinished(ended->status)) {
-    return Cancelled("trainingjob \"" + name + "\": it goes on in the cluster; no longer waiting");
-  }
   if (!flags.cluster.quiet) console.err << kJobPrefix << name << " " << WhyItEnded(*ended) << "\n";
   return ExitCodeOfEnd(*ended);
 }
@@ -146,13 +149,11 @@ void AddSubmit(CLI::App& app, Action* chosen) {
   AddFormatFlag(verb, &flags->format);
   verb->callback([flags, chosen] {
     *chosen = [flags](const Console& console) {
-      auto code = Submit(*flags, console);
-      if (code.ok()) return *code;
-      // The manifest's own errors have their codes as in other verbs.
-      if (code.status().origin() == Origin::kManifest) {
-        return End("submit", code.status(), console.err);
-      }
-      return EndOfCall("submit", code.status(), console);
+      const auto job = ReadJob(flags->file, console);
+      if (!job.ok()) return End("submit", job.status(), console.err);
+      const StopOnSignal stop;  // before the connection, which may have threads
+      const auto code = Submit(*flags, *job, stop.token(), console);
+      return code.ok() ? *code : EndOfCall("submit", code.status(), console, stop.signal());
     };
   });
 }

@@ -81,7 +81,9 @@ struct LogOptions {
   std::string container;  // "": the pod's only one
   bool follow = false;    // until the container has ended
   bool previous = false;  // of the container before a restart in place
-  std::optional<TimePoint> since;
+  // Each line after its time and a blank, "2026-01-02T03:04:05.678901234Z a line".
+  bool timestamps = false;
+  std::optional<TimePoint> since;  // to whole seconds, as the server takes it
   std::optional<int64_t> tail_lines;
 };
 

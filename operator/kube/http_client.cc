@@ -446,6 +446,7 @@ Status HttpClient::ReadLog(std::string_view ns, std::string_view pod, const LogO
   AddParameter(path, "container", options.container);
   if (options.follow) AddParameter(path, "follow", "true");
   if (options.previous) AddParameter(path, "previous", "true");
+  if (options.timestamps) AddParameter(path, "timestamps", "true");
   if (options.since) AddParameter(path, "sinceTime", FormatTime(*options.since));
   if (options.tail_lines) AddParameter(path, "tailLines", std::to_string(*options.tail_lines));
 

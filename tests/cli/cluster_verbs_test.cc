@@ -2,21 +2,18 @@
 // what they print, how they end. The real API server has the last word in tests/integration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <httplib.h>
 
 #include <cstdlib>
-#include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cli/cluster/connection.h"
 #include "cli/verbs.h"
 #include "runtime/base/file.h"
 #include "runtime/cluster/contract.h"
+#include "tests/cli/cluster_fixture.h"
 #include "tests/cli/manifests.h"
 
 namespace meshtrain::cli {
@@ -27,108 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-constexpr char kJobs[] = "/apis/meshtrain.dev/v1/namespaces/ml/trainingjobs";
-constexpr char kPods[] = "/api/v1/namespaces/ml/pods";
-// Later than now, so that every age is 0 s.
-constexpr char kLater[] = "2149-01-01T00:00:00Z";
-
-json JobJson(const std::string& name, const json& status) {
-  return {{"apiVersion", "meshtrain.dev/v1"},
-          {"kind", "TrainingJob"},
-          {"metadata", {{"name", name}, {"namespace", "ml"}, {"creationTimestamp", kLater}}},
-          {"spec", {{"replicaSpecs", {{"worker", {{"replicas", 2}}}, {"ps", {{"replicas", 1}}}}}}},
-          {"status", status}};
-}
-json Condition(const std::string& type, const std::string& reason, const std::string& message) {
-  return json::array({{{"type", type},
-                       {"status", "True"},
-                       {"reason", reason},
-                       {"message", message},
-                       {"lastTransitionTime", kLater}}});
-}
-json RunningStatus() {
-  return {{"phase", "Running"},
-          {"ready", "2/3"},
-          {"restarts", 1},
-          {"progress", {{"step", 120}, {"totalSteps", 400}, {"loss", 0.25}, {"accuracy", 0.875}}}};
-}
-json EndedStatus() {
-  return {{"phase", "Succeeded"}, {"conditions", Condition("Succeeded", "Done", "")}};
-}
-std::string ListOf(const std::vector<json>& items) {
-  return json{{"metadata", {{"resourceVersion", "5"}}}, {"items", items}}.dump();
-}
-
-class ClusterVerbsTest : public ManifestTest {
- protected:
-  ClusterVerbsTest() {
-    const auto handle = [this](const httplib::Request& request, httplib::Response& response) {
-      std::string plain = request.method + " " + request.path, asked = plain;
-      for (const auto& [name, value] : request.params) {
-        if (name != "limit") asked += " " + name + "=" + value;
-      }
-      const std::lock_guard lock(mutex_);
-      asked_.push_back(request.body.empty() ? asked : asked + " " + request.body);
-      if (const auto first = first_answers_.extract(asked); !first.empty()) {
-        return response.set_content(first.mapped(), "application/json");
-      }
-      auto answer = answers_.find(asked);
-      if (answer == answers_.end()) answer = answers_.find(plain);
-      response.status = answer == answers_.end() ? 404 : answer->second.first;
-      response.set_content(
-          answer == answers_.end()
-              ? R"({"kind":"Status","code":404,"reason":"NotFound","message":"not found"})"
-              : answer->second.second,
-          "application/json");
-    };
-    server_.Get(".*", handle);
-    server_.Post(".*", handle);
-    server_.Patch(".*", handle);
-    const int port = server_.bind_to_any_port("127.0.0.1");
-    config_ = Write("config",
-                    "current-context: c\nusers: [{name: u, user: {token: t}}]\n"
-                    "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:" +
-                        std::to_string(port) +
-                        "'}}]\n"
-                        "contexts: [{name: c, context: {cluster: c, user: u, namespace: ml}}]\n");
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) std::this_thread::yield();
-  }
-  ~ClusterVerbsTest() override {
-    server_.stop();
-    thread_.join();
-  }
-
-  void Answer(const std::string& asked, const std::string& body, int status = 200) {
-    answers_[asked] = {status, body};
-  }
-  void Answer(const json& job) {
-    Answer("GET " + std::string(kJobs) + "/" + job["metadata"]["name"].get<std::string>(),
-           job.dump());
-  }
-  int Verb(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), "meshtrain");
-    arguments.insert(arguments.end(), {"--kubeconfig", config_});
-    std::vector<const char*> argv;
-    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    std::ostringstream out, err;
-    asked_.clear();
-    const int code =
-        RunCommand(static_cast<int>(argv.size()), argv.data(), {.out = out, .err = err});
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-
-  std::mutex mutex_;
-  std::map<std::string, std::pair<int, std::string>> answers_;
-  std::map<std::string, std::string> first_answers_;  // given once, before those
-  std::vector<std::string> asked_;  // "GET /path name=value", in order, with the body of a write
-  std::string config_, out_, err_;
-  httplib::Server server_;
-  std::thread thread_;
-};
 
 TEST_F(ClusterVerbsTest, StatusTellsAllThatIsKnownOfAJob) {
   json status = RunningStatus();
@@ -285,10 +180,10 @@ TEST_F(ClusterVerbsTest, EventsOfTheJobStayWhereTheListOfPodsStartsAnew) {
   Answer(JobJson("mnist", RunningStatus()));
   Answer(path + "fieldSelector=involvedObject.kind=TrainingJob,involvedObject.name=mnist",
          ListOf({event("mnist")}));
-  first_answers_[path + of_pods] = json{
+  first_answers_[path + of_pods] = {json{
       {"metadata", {{"resourceVersion", "5"}, {"continue", "next"}}},
       {"items",
-       {event("mnist-worker-0")}}}.dump();
+       {event("mnist-worker-0")}}}.dump()};
   Answer(path + "continue=next " + of_pods,
          R"({"kind":"Status","code":410,"reason":"Expired","message":"too old"})", 410);
   Answer(path + of_pods, ListOf({event("mnist-worker-0"), event("mnist-worker-1")}));
@@ -298,17 +193,6 @@ TEST_F(ClusterVerbsTest, EventsOfTheJobStayWhereTheListOfPodsStartsAnew) {
             "0s   Normal   Seen   mnist-worker-0   it\n"
             "0s   Normal   Seen   mnist-worker-1   it\n");
   EXPECT_THAT(first_answers_, IsEmpty());
-}
-
-json Pod(const std::string& role, int index) {
-  const std::string name = "mnist-" + role + "-" + std::to_string(index);
-  return {
-      {"metadata",
-       {{"name", name},
-        {"uid", name},
-        {"labels", {{cluster::kLabelRole, role}, {cluster::kLabelIndex, std::to_string(index)}}},
-        {"annotations", {{"kubectl.kubernetes.io/default-container", "trainer"}}}}},
-      {"status", {{"phase", "Running"}}}};
 }
 
 TEST_F(ClusterVerbsTest, LogsAreTheLeadersOrThoseOfARole) {
@@ -422,6 +306,7 @@ TEST(EndOfCallTest, EachErrorOfTheServerHasItsExitCode) {
       {DeadlineExceeded("x"), cluster::kExitIo},
       {Internal("x"), cluster::kExitInternal},
       {Cancelled("x"), cluster::kExitInterrupted},
+      {Unavailable("x").From(Origin::kOutput), cluster::kExitIo},
       {PermissionDenied("x"), cluster::kExitBadConfig},
       {InvalidArgument("x"), cluster::kExitBadConfig},
   };
