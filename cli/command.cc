@@ -9,8 +9,20 @@
 #include "cli/verbs.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
+namespace {
+
+// `code`, but where all went well and what was printed did not arrive: a disk is full.
+int Written(int code, const Console& console) {
+  console.out.flush();
+  if (console.out || code != cluster::kExitDone) return code;
+  console.err << "meshtrain: " << CannotPrint().message() << "\n";
+  return cluster::ExitCodeOf(CannotPrint());
+}
+
+}  // namespace
 
 int RunCommand(int argc, const char* const* argv, const Console& console) {
   // As a plugin of kubectl the same program is called kubectl-meshtrain.
@@ -55,11 +67,11 @@ int RunCommand(int argc, const char* const* argv, const Console& console) {
   } catch (const CLI::ParseError& error) {
     std::ostringstream said;
     const int code = app.exit(error, console.out, said);
-    if (code == 0) return 0;
+    if (code == 0) return Written(code, console);
     console.err << "meshtrain: " << Printable(said.str());
     return cluster::kExitUsage;
   }
-  return chosen(console);
+  return Written(chosen(console), console);
 }
 
 }  // namespace meshtrain::cli

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "cli/verbs.h"
 #include "runtime/cluster/contract.h"
 #include "tests/cli/manifests.h"
+#include "tests/cli/short_buffer.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -43,6 +45,22 @@ TEST_F(CommandTest, VersionGoesToTheOutput) {
   EXPECT_EQ(Command({"--version"}), 0);
   EXPECT_EQ(out_, MT_VERSION "\n");
   EXPECT_THAT(err_, IsEmpty());
+}
+
+TEST_F(CommandTest, WhatIsNotPrintedIsAnError) {
+  const std::vector<std::vector<const char*>> commands = {{"meshtrain", "version"},
+                                                          {"meshtrain", "--version"},
+                                                          {"meshtrain", "plan", "--help"},
+                                                          {"meshtrain", "completion", "bash"}};
+  for (const auto& argv : commands) {
+    ShortBuffer buffer(4);
+    std::ostream out(&buffer);
+    std::ostringstream err;
+    EXPECT_EQ(RunCommand(static_cast<int>(argv.size()), argv.data(), {.out = out, .err = err}),
+              cluster::kExitIo)
+        << argv[1];
+    EXPECT_EQ(err.str(), "meshtrain: standard output: expected to write to it, got: an error\n");
+  }
 }
 
 TEST_F(CommandTest, HelpNamesEveryVerbAndEachVerbItsFlags) {
