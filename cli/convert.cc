@@ -38,9 +38,28 @@ std::vector<manifest::Node> ObjectsOf(const std::vector<manifest::Node>& documen
   return out;
 }
 
-// Errors: what the operator would refuse, a line each. `warnings`: what it would say.
-Status Check(const manifest::Node& job, std::vector<api::FieldError>* warnings) {
-  MT_ASSIGN_OR_RETURN(api::TrainingJob read, api::FromJson(JsonText(job)));
+// What to say of an object before what has no place of its own: the file, and of one of several
+// its line and its name, "jobs.yaml:12: ml/mnist".
+std::string Where(const std::string& file, const manifest::Node& object, bool one_of_several) {
+  if (!one_of_several) return file;
+  const manifest::Node* metadata = object.Find("metadata");
+  const auto text = [metadata](const char* key) {
+    const manifest::Node* found = metadata == nullptr ? nullptr : metadata->Find(key);
+    return found == nullptr ? std::string() : found->scalar;
+  };
+  const std::string space = text("namespace");
+  const std::string name = text("name").empty() ? text("generateName") : text("name");
+  return file + ":" + std::to_string(object.place.line) +
+         (name.empty() ? "" : ": " + (space.empty() ? "" : space + "/") + name);
+}
+
+// Errors: what the operator would refuse, a line each, after `where`. `warnings`: what it would
+// say.
+Status Check(const manifest::Node& job, const std::string& where,
+             std::vector<api::FieldError>* warnings) {
+  auto parsed = api::FromJson(JsonText(job));
+  if (!parsed.ok()) return parsed.status().At(where);
+  api::TrainingJob& read = *parsed;
   // The server makes a name of generateName, with five characters more.
   const manifest::Node* prefix =
       job.Find("metadata") == nullptr ? nullptr : job.Find("metadata")->Find("generateName");
@@ -49,7 +68,7 @@ Status Check(const manifest::Node& job, std::vector<api::FieldError>* warnings) 
   *warnings = api::Warnings(read);
   std::string wrong;
   for (const api::FieldError& error : api::Validate(read)) {
-    wrong += (wrong.empty() ? "" : "\n") + ToString(error);
+    wrong += (wrong.empty() ? "" : "\n") + where + ": " + ToString(error);
   }
   return wrong.empty() ? OkStatus() : InvalidArgument(wrong);
 }
@@ -68,22 +87,19 @@ Status Convert(const ConvertFlags& flags, const Console& console) {
       continue;
     }
     any = true;
-    auto converted = FromTfJob(object, flags.options);
-    if (!converted.ok()) {
-      return converted.status().At(flags.file + ":" + std::to_string(object.place.line));
-    }
-    for (const TfJobNote& note : converted->notes) {
+    MT_ASSIGN_OR_RETURN(const ConvertedJob converted, FromTfJob(object, flags.options, flags.file));
+    const std::string where = Where(flags.file, object, objects.size() > 1);
+    for (const TfJobNote& note : converted.notes) {
       lost = lost || note.left_out;
       console.err << "meshtrain convert: "
                   << Printable(manifest::At(flags.file, note.place, note.path) + note.says) << "\n";
     }
     std::vector<api::FieldError> warnings;
-    MT_RETURN_IF_ERROR(Check(converted->job, &warnings).At(flags.file));
+    MT_RETURN_IF_ERROR(Check(converted.job, where, &warnings));
     for (const api::FieldError& warning : warnings) {
-      console.err << "meshtrain convert: " << Printable(flags.file + ": " + ToString(warning))
-                  << "\n";
+      console.err << "meshtrain convert: " << Printable(where + ": " + ToString(warning)) << "\n";
     }
-    out += manifest::ToYaml(converted->job);
+    out += manifest::ToYaml(converted.job);
   }
   if (!any) return InvalidArgument(flags.file + ": expected a TFJob, got: none");
   if (lost && flags.strict) {

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/manifest/kubectl.h"
+#include "runtime/manifest/reader.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -38,23 +42,25 @@ std::string TextOf(const Node& node, std::string_view key) {
 
 class Converter {
  public:
-  explicit Converter(const TfJobOptions& options) : options_(options) {}
+  Converter(const TfJobOptions& options, std::string_view file)
+      : options_(options), problems_(file) {}
 
-  ConvertedJob Convert(const Node& tfjob) {
+  Result<ConvertedJob> Convert(const Node& tfjob) {
     Node job = Node::Map();
     job.Put("apiVersion", Node::Word(cluster::kApiVersion));
     job.Put("kind", Node::Word(cluster::kKind));
     for (const Node::Member& m : tfjob.members) {
-      if (m.key == "metadata" && m.value.IsMap()) {
-        job.Put("metadata", Metadata(m.value));
-      } else if (m.key == "spec" && m.value.IsMap()) {
+      if (m.key == "metadata") {
+        if (IsA(Node::Kind::kMap, m, "metadata")) job.Put("metadata", Metadata(m.value));
+      } else if (m.key == "spec") {
         job.Put("spec", Spec(m.value));
       } else if (m.key == "status") {
-        LeaveOut(m, "status", "is the operator's to write");
+        Tell(m, "status", "is the operator's to write");
       } else if (m.key != "apiVersion" && m.key != "kind") {
         LeaveOut(m, m.key, "is no field of TFJob");
       }
     }
+    MT_RETURN_IF_ERROR(problems_.ToStatus());
     out_.job = std::move(job);
     return std::move(out_);
   }
@@ -68,6 +74,27 @@ class Converter {
         {.place = m.place, .path = path, .says = why + ": left out", .left_out = true});
   }
 
+  // Whether there is a value, and it is of the kind; another is a mistake, null is none.
+  bool IsA(Node::Kind kind, const Node::Member& m, const std::string& path) {
+    if (m.value.IsNull() || m.value.kind == kind) return m.value.kind == kind;
+    const char* wanted = kind == Node::Kind::kMap ? "a map" : "a text or a number";
+    problems_.Add(m.value.place, path,
+                  std::string("expected ") + wanted + ", got: " + m.value.Describe());
+    return false;
+  }
+  // As above, of a scalar that is not empty, which Go writes in place of none.
+  bool IsScalar(const Node::Member& m, const std::string& path) {
+    return IsA(Node::Kind::kScalar, m, path) && !m.value.scalar.empty();
+  }
+  // As kubectl reads it; nothing for null and for a mistake.
+  std::optional<bool> Flag(const Node::Member& m, const std::string& path) {
+    const auto flag = manifest::AsKubectlBool(m.value);
+    if (!flag && !m.value.IsNull()) {
+      problems_.Add(m.value.place, path, "expected true or false, got: " + m.value.Describe());
+    }
+    return flag;
+  }
+
   Node Metadata(const Node& metadata) {
     Node out = Node::Map();
     for (const Node::Member& m : metadata.members) {
@@ -75,6 +102,7 @@ class Converter {
       if (m.key == "name" || m.key == "generateName" || m.key == "namespace" || m.key == "labels") {
         out.Put(m.key, m.value);
       } else if (m.key == "annotations") {
+        if (!IsA(Node::Kind::kMap, m, path)) continue;
         Node kept = Node::Map();
         for (const Node::Member& annotation : m.value.members) {
           if (annotation.key != kLastApplied) kept.Put(annotation.key, annotation.value);
@@ -98,15 +126,15 @@ class Converter {
       if (m.key == "tfReplicaSpecs") {
         out.Put("replicaSpecs", Replicas(m.value));
       } else if (m.key == "runPolicy") {
+        if (!IsA(Node::Kind::kMap, m, path)) continue;
         for (const Node::Member& p : m.value.members) Policy(p, path + "." + p.key, &policy);
       } else if (In(kRunPolicy, m.key) || m.key == "schedulingPolicy") {
         Tell(m, path, "stands in spec.runPolicy");
         Policy(m, path, &policy);
       } else if (m.key == "successPolicy") {
-        if (m.value.IsNull() || m.value.scalar.empty()) continue;
-        out.Put("successPolicy", m.value);
+        if (IsScalar(m, path)) out.Put("successPolicy", m.value);
       } else if (m.key == "enableDynamicWorker") {
-        if (m.value.AsBool() == true) dynamic = &m;
+        if (Flag(m, path) == true) dynamic = &m;
       } else {
         LeaveOut(m, path, "is no field of TFJob");
       }
@@ -134,8 +162,13 @@ class Converter {
 
   void Policy(const Node::Member& m, const std::string& path, Node* out) {
     if (m.value.IsNull()) return;
-    if (m.key == "cleanPodPolicy" && m.value.scalar.empty()) return;
-    if (m.key == "managedBy") {
+    if (m.key == "cleanPodPolicy") {
+      if (IsScalar(m, path)) out->Put(m.key, m.value);
+    } else if (m.key == "suspend") {
+      const auto flag = Flag(m, path);
+      if (flag) out->Put(m.key, Node::Word(*flag ? "true" : "false"));
+    } else if (m.key == "managedBy") {
+      if (!IsScalar(m, path)) return;
       if (m.value.scalar == cluster::kManagedByMultiKueue) {
         out->Put(m.key, m.value);
       } else if (m.value.scalar == kTheirManager) {
@@ -144,6 +177,7 @@ class Converter {
         LeaveOut(m, path, "names a controller that is not known here");
       }
     } else if (m.key == "schedulingPolicy") {
+      if (!IsA(Node::Kind::kMap, m, path)) return;
       Node kept = Node::Map();
       for (const Node::Member& s : m.value.members) {
         if (In(kSchedulingPolicy, s.key)) {
@@ -182,13 +216,19 @@ class Converter {
         LeaveOut(m, path, "is a second spelling of the role " + name);
         continue;
       }
-      if (*role == Role::kWorker) {
-        const Node* count = m.value.Find("replicas");
-        workers_ = count == nullptr ? 1 : count->AsInt().value_or(1);
-      }
+      if (!m.value.IsNull() && !IsA(Node::Kind::kMap, m, path)) continue;
+      if (*role == Role::kWorker) workers_ = Count(m.value);
       out.Put(name, Replica(m.value, path));
     }
     return out;
+  }
+
+  static int64_t Count(const Node& replica) {
+    const Node* count = replica.Find("replicas");
+    if (count == nullptr || !count->IsScalar()) return 1;
+    const auto read = manifest::AsKubectl(*count);
+    const int64_t* whole = read.ok() ? std::get_if<int64_t>(&*read) : nullptr;
+    return whole == nullptr ? 1 : *whole;
   }
 
   Node Replica(const Node& replica, const std::string& path) {
@@ -196,9 +236,9 @@ class Converter {
     for (const Node::Member& m : replica.members) {
       if (m.value.IsNull()) continue;
       if (m.key == "replicas" || m.key == "restartPolicy") {
-        if (!m.value.scalar.empty()) out.Put(m.key, m.value);
+        if (IsScalar(m, path + "." + m.key)) out.Put(m.key, m.value);
       } else if (m.key == "template") {
-        out.Put(m.key, Template(m.value));
+        if (IsA(Node::Kind::kMap, m, path + ".template")) out.Put(m.key, Template(m.value));
       } else {
         LeaveOut(m, path + "." + m.key, "is no field of a replica spec");
       }
@@ -224,6 +264,7 @@ class Converter {
   }
 
   const TfJobOptions options_;
+  manifest::Problems problems_;
   ConvertedJob out_;
   int64_t workers_ = 0;
 };
@@ -232,22 +273,22 @@ class Converter {
 
 bool IsTfJob(const Node& document) { return TextOf(document, "kind") == "TFJob"; }
 
-Result<ConvertedJob> FromTfJob(const Node& tfjob, const TfJobOptions& options) {
-  const std::string kind = TextOf(tfjob, "kind"), version = TextOf(tfjob, "apiVersion");
-  if (kind != "TFJob") {
-    return InvalidArgument("kind: expected TFJob, got: " + (kind.empty() ? "nothing" : kind));
-  }
-  if (!version.starts_with("kubeflow.org/v1")) {
-    return InvalidArgument("apiVersion: expected kubeflow.org/v1, got: " +
-                           (version.empty() ? "nothing" : version));
+Result<ConvertedJob> FromTfJob(const Node& tfjob, const TfJobOptions& options,
+                               std::string_view file) {
+  const auto refuse = [&](const Node* node, const char* path, const std::string& what) {
+    return InvalidArgument(manifest::At(file, node == nullptr ? tfjob.place : node->place, path) +
+                           what + ", got: " + (node == nullptr ? "nothing" : node->Describe()));
+  };
+  if (!IsTfJob(tfjob)) return refuse(tfjob.Find("kind"), "kind", "expected TFJob");
+  if (!TextOf(tfjob, "apiVersion").starts_with("kubeflow.org/v1")) {
+    return refuse(tfjob.Find("apiVersion"), "apiVersion", "expected kubeflow.org/v1");
   }
   const Node* spec = tfjob.Find("spec");
   const Node* roles = spec == nullptr ? nullptr : spec->Find("tfReplicaSpecs");
   if (roles == nullptr || !roles->IsMap()) {
-    return InvalidArgument("spec.tfReplicaSpecs: expected a map of roles, got: " +
-                           (roles == nullptr ? std::string("nothing") : roles->Describe()));
+    return refuse(roles, "spec.tfReplicaSpecs", "expected a map of roles");
   }
-  return Converter(options).Convert(tfjob);
+  return Converter(options, file).Convert(tfjob);
 }
 
 }  // namespace meshtrain::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -28,9 +29,11 @@ struct ConvertedJob {
   std::vector<TfJobNote> notes;  // in the order of the text
 };
 
-// Every field of `tfjob` is in the job or in a note. Errors: kInvalidArgument for what is no TFJob:
-// "kind: expected TFJob, got: PyTorchJob".
-Result<ConvertedJob> FromTfJob(const manifest::Node& tfjob, const TfJobOptions& options);
+// Every field of `tfjob` is in the job or in a note. Errors: kInvalidArgument for what is no TFJob,
+// and for values of a kind that their fields do not have, a line each:
+//   FILE:2:7: kind: expected TFJob, got: PyTorchJob
+Result<ConvertedJob> FromTfJob(const manifest::Node& tfjob, const TfJobOptions& options,
+                               std::string_view file = {});
 
 // Whether the document says of itself that it is a TFJob.
 bool IsTfJob(const manifest::Node& document);

@@ -105,7 +105,7 @@ TEST_F(ConvertTest, NothingIsLostSilently) {
       for (const TfJobNote& note : converted->notes) {
         EXPECT_FALSE(note.says.empty());
         EXPECT_GT(note.place.line, 0) << note.path;
-        if (note.left_out || note.path.starts_with("metadata.") ||
+        if (note.left_out || note.path == "status" || note.path.starts_with("metadata.") ||
             note.path.ends_with(".managedBy")) {
           noted.insert(note.path);
         }
@@ -133,11 +133,74 @@ TEST_F(ConvertTest, StrictPrintsNothingWhereSomethingWouldBeLeftOut) {
   EXPECT_EQ(Convert({"-f", kFolder + "estimator.yaml", "--strict"}), 0) << err_;
 }
 
+std::string TfJob(const std::string& spec, const std::string& worker = "replicas: 1") {
+  return "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: two, namespace: ml}\nspec:\n"
+         "  tfReplicaSpecs:\n    Worker: {" +
+         worker + ", template: {spec: {containers: [{name: tensorflow, image: i}]}}}\n  " + spec +
+         "\n";
+}
+
+TEST_F(ConvertTest, AValueOfAnotherKindIsRefusedWithItsPlace) {
+  const struct {
+    std::string text, says;
+  } cases[] = {
+      {TfJob("enableDynamicWorker: perhaps"),
+       "7:24: spec.enableDynamicWorker: expected true or false, got: perhaps"},
+      {TfJob("runPolicy: [a]"), "7:14: spec.runPolicy: expected a map, got: a list"},
+      {TfJob("runPolicy: {schedulingPolicy: gang}"),
+       "7:33: spec.runPolicy.schedulingPolicy: expected a map, got: gang"},
+      {TfJob("runPolicy: {cleanPodPolicy: [All]}"),
+       "7:31: spec.runPolicy.cleanPodPolicy: expected a text or a number, got: a list"},
+      {TfJob("runPolicy: {suspend: 1}"),
+       "7:24: spec.runPolicy.suspend: expected true or false, got: 1"},
+      {TfJob("successPolicy: {a: b}"),
+       "7:18: spec.successPolicy: expected a text or a number, got: a map"},
+      {TfJob("", "replicas: [5], restartPolicy: [Always]"),
+       "6:24: spec.tfReplicaSpecs.Worker.replicas: expected a text or a number, got: a list\n"
+       "-:6:44: spec.tfReplicaSpecs.Worker.restartPolicy: expected a text or a number, got: a "
+       "list"},
+      {Replaced(TfJob(""), "{name: two, namespace: ml}", "{name: two, annotations: [foo]}"),
+       "3:36: metadata.annotations: expected a map, got: a list"},
+      {Replaced(TfJob(""), "{name: two, namespace: ml}", "[two]"),
+       "3:11: metadata: expected a map, got: a list"},
+      {Replaced(TfJob(""), "{spec: {containers: [{name: tensorflow, image: i}]}}", "[a]"),
+       "6:37: spec.tfReplicaSpecs.Worker.template: expected a map, got: a list"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(Convert({"-f", "-"}, c.text), cluster::kExitBadConfig) << c.text;
+    EXPECT_EQ(err_, "meshtrain convert: -:" + c.says + "\n");
+    EXPECT_THAT(out_, IsEmpty());
+  }
+}
+
+TEST_F(ConvertTest, ABooleanMayBeKubectls) {
+  EXPECT_EQ(Convert({"-f", "-"}, TfJob("enableDynamicWorker: yes\n  runPolicy: {suspend: off}")), 0)
+      << err_;
+  EXPECT_THAT(out_, HasSubstr("elastic: {minReplicas: 1, maxReplicas: 1}"));
+  EXPECT_THAT(out_, HasSubstr("suspend: false"));
+}
+
+TEST_F(ConvertTest, OfSeveralJobsItSaysWhich) {
+  const std::string wrong = Replaced(TfJob("", "replicas: -1"), "two", "wrong");
+  EXPECT_EQ(Convert({"-f", "-"}, TfJob("") + "---\n" + wrong), cluster::kExitBadConfig);
+  EXPECT_THAT(err_, HasSubstr("-:9: ml/wrong: spec.replicaSpecs.worker.replicas: "));
+  const std::string told = Replaced(TfJob(""), "{spec: {", "{spec: {restartPolicy: Always, ");
+  EXPECT_EQ(Convert({"-f", "-"}, TfJob("") + "---\n" + told), 0) << err_;
+  EXPECT_THAT(err_,
+              HasSubstr("-:9: ml/two: spec.replicaSpecs.worker.template.spec.restartPolicy: "));
+}
+
+TEST_F(ConvertTest, AStatusIsNothingThatIsLost) {
+  const std::string live = TfJob("runPolicy: {}") + "status: {startTime: 2026-01-01}\n";
+  EXPECT_EQ(Convert({"-f", "-", "--strict"}, live), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("-:8:1: status: is the operator's to write\n"));
+}
+
 TEST_F(ConvertTest, SaysWhatItCannotConvert) {
   const std::string other = Write("torch.yaml", "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n");
   EXPECT_EQ(Convert({"-f", other}), cluster::kExitBadConfig);
   EXPECT_THAT(err_, StartsWith("meshtrain convert: " + other +
-                               ":1: kind: expected TFJob, got: "
+                               ":2:7: kind: expected TFJob, got: "
                                "PyTorchJob"));
   const std::string empty =
       Write("empty.yaml", "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec: {}\n");
