@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,15 +25,18 @@ void AddGenerate(CLI::App& app, Action* chosen) {
                                       "Write text with a trained model of characters; what is not "
                                       "given is the manifest's generate");
   AddTrainedFlags(verb, &flags->trained);
-  verb->add_option("--prompt", flags->prompt, "What the text begins with");
+  verb->add_option("--prompt", flags->prompt, "What the text begins with")
+      ->check([](const std::string& text) -> std::string {
+        return text.empty() ? "expected at least one character, got: none" : "";
+      });
   verb->add_option("--length", flags->length, "Characters to write behind the prompt")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   verb->add_option("--temperature", flags->temperature,
                    "0: always the likeliest character; else one is drawn by its probability")
       ->check([](const std::string& text) -> std::string {
         const std::optional<double> number = ParseDouble(text);
-        if (number && std::isfinite(*number) && *number >= 0) return "";
-        return "expected a number of at least 0, got: " + Excerpt(text);
+        if (number && *number >= 0 && *number <= 1e6) return "";  // as the manifest's
+        return "expected a number from 0 to 1e6, got: " + Excerpt(text);
       });
   verb->add_option("--seed", flags->seed, "What is drawn follows from it")
       ->check([](const std::string& text) -> std::string {

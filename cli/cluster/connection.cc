@@ -34,6 +34,10 @@ void AddClusterFlags(CLI::App* verb, ClusterFlags* flags) {
   verb->add_flag("-v,--verbose", flags->verbose, "Tell every request on stderr");
 }
 
+std::string CheckJobName(const std::string& name) {
+  return name.empty() ? "expected a job's name, got: an empty one" : "";
+}
+
 Result<Cluster> Connect(const ClusterFlags& flags, const Console& console) {
   MT_ASSIGN_OR_RETURN(
       const kube::ClientConfig config,

@@ -24,6 +24,9 @@ struct ClusterFlags {
 // --kubeconfig, --context, --namespace, --quiet, --verbose.
 void AddClusterFlags(CLI::App* verb, ClusterFlags* flags);
 
+// A check of CLI11's: what is wrong with a job's name, which empty would name the list of all.
+std::string CheckJobName(const std::string& name);
+
 struct Cluster {
   std::unique_ptr<kube::Client> client;
   std::string ns;  // the flag's, else the context's, else "default"

@@ -104,7 +104,7 @@ Result<std::vector<std::string>> EventsOf(Cluster& cluster, const std::string& j
 void AddEvents(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<EventFlags>();
   CLI::App* verb = app.add_subcommand("events", "Tell what happened to a job, oldest first");
-  verb->add_option("job", flags->name, "The job's name")->required();
+  verb->add_option("job", flags->name, "The job's name")->required()->check(CheckJobName);
   verb->add_flag("--pods", flags->pods, "Also what happened to its pods");
   AddClusterFlags(verb, &flags->cluster);
   verb->add_option("-o,--output", flags->format, "table, json or yaml")

@@ -276,7 +276,7 @@ void AddLogs(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<LogFlags>();
   CLI::App* verb =
       app.add_subcommand("logs", "Print the log of a job's leading process, or of others");
-  verb->add_option("job", flags->name, "The job's name")->required();
+  verb->add_option("job", flags->name, "The job's name")->required()->check(CheckJobName);
   verb->add_option("-r,--role", flags->choice.role,
                    "Of the processes of this role: chief, worker, ps, evaluator");
   verb->add_option("-i,--index", flags->index, "Of the process of this index")

@@ -1,13 +1,14 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <ostream>
+#include <system_error>
 
 #include "cli/cluster/archive.h"
 #include "cli/cluster/connection.h"
 #include "cli/cluster/events.h"
 #include "cli/cluster/logs.h"
 #include "cli/cluster/redact.h"
-#include "cli/manifest.h"
 #include "runtime/base/file.h"
 
 namespace meshtrain::cli {
@@ -34,6 +35,12 @@ std::string CutLines(std::string_view text) {
 }
 
 Status Report(const ReportFlags& flags, const Console& console) {
+  const std::string file = flags.file.empty() ? flags.name + "-report.tar.gz" : flags.file;
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) {
+    return AlreadyExists(file + ": expected no file of this name, got: one that is there already")
+        .From(Origin::kOutput);
+  }
   MT_ASSIGN_OR_RETURN(Cluster cluster, Connect(flags.cluster, console));
   MT_ASSIGN_OR_RETURN(const std::string job, GetJobText(cluster, flags.name));
   const std::string root = flags.name.substr(0, 40) + "-report/";
@@ -76,7 +83,6 @@ Status Report(const ReportFlags& flags, const Console& console) {
   const auto now =
       std::chrono::duration_cast<std::chrono::seconds>(SystemClock().Now().time_since_epoch());
   MT_ASSIGN_OR_RETURN(const std::string archive, TarGz(files, now.count()));
-  const std::string file = flags.file.empty() ? flags.name + "-report.tar.gz" : flags.file;
   MT_RETURN_IF_ERROR(WriteFileAtomically(file, archive).From(Origin::kOutput));
   console.out << file << "\n";
   if (!flags.cluster.quiet && !missing.empty()) {
@@ -92,17 +98,16 @@ void AddReport(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand(
       "report",
       "Put a job, its events, pods and logs into one archive, without what looks like a secret");
-  verb->add_option("job", flags->name, "The job's name")->required();
-  verb->add_option("-f,--file", flags->file, "The archive (default: JOB-report.tar.gz)");
+  verb->add_option("job", flags->name, "The job's name")->required()->check(CheckJobName);
+  verb->add_option("-f,--file", flags->file,
+                   "The archive, a file that is not there yet (default: JOB-report.tar.gz)");
   verb->add_option("--tail", flags->tail, "The last lines of each log")
       ->check(CLI::Range(int64_t{0}, int64_t{10'000'000}))
       ->capture_default_str();
   AddClusterFlags(verb, &flags->cluster);
   verb->callback([flags, chosen] {
     *chosen = [flags](const Console& console) {
-      const Status status = Report(*flags, console);
-      if (status.origin() == Origin::kOutput) return End("report", status, console.err);
-      return EndOfCall("report", status, console);
+      return EndOfCall("report", Report(*flags, console), console);
     };
   });
 }

@@ -30,7 +30,7 @@ void AddScale(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<ScaleFlags>();
   CLI::App* verb = app.add_subcommand(
       "scale", "Change the number of workers of elastic jobs, or of suspended ones");
-  verb->add_option("jobs", flags->change.names, "The jobs' names")->required();
+  verb->add_option("jobs", flags->change.names, "The jobs' names")->required()->check(CheckJobName);
   verb->add_option("--workers,--replicas", flags->workers, "How many workers")
       ->required()
       ->check(CLI::Range(0, 10'000));

@@ -107,7 +107,7 @@ void AddStatus(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* verb = app.add_subcommand(
       "status", "Tell how a job stands: progress, replicas, conditions, pods in trouble");
-  verb->add_option("job", flags->name, "The job's name")->required();
+  verb->add_option("job", flags->name, "The job's name")->required()->check(CheckJobName);
   AddClusterFlags(verb, &flags->cluster);
   AddFormatFlag(verb, &flags->format);
   verb->callback([flags, chosen] {

@@ -290,6 +290,19 @@ TEST_F(ClusterVerbsTest, AReportHoldsWhatCouldBeReadAndNoSecret) {
   EXPECT_THAT(read("job.json"), Not(HasSubstr("abc")));
   EXPECT_EQ(read("logs/worker-0.log"), "step 1\npassword=REDACTED\n");
   EXPECT_THAT(read("missing.txt"), HasSubstr("mnist-worker-0: ")) << "the pod itself";
+  EXPECT_EQ(Verb({"report", "mnist", "-f", file}), cluster::kExitCannotCreate);
+  EXPECT_EQ(err_, "meshtrain report: " + file +
+                      ": expected no file of this name, got: one that is there already\n");
+}
+
+TEST_F(ClusterVerbsTest, AnEmptyNameIsNoJob) {
+  Answer("GET " + std::string(kJobs), ListOf({}));
+  for (const char* verb : {"status", "logs", "events", "report", "suspend", "resume"}) {
+    EXPECT_EQ(Verb({verb, ""}), cluster::kExitUsage) << verb;
+    EXPECT_THAT(err_, HasSubstr("expected a job's name, got: an empty one"));
+  }
+  EXPECT_EQ(Verb({"scale", "mnist", "", "--workers", "1"}), cluster::kExitUsage);
+  EXPECT_THAT(asked_, IsEmpty());
 }
 
 TEST_F(ClusterVerbsTest, VerboseTellsEachRequest) {

@@ -63,6 +63,14 @@ TEST_F(CommandTest, WhatIsNotPrintedIsAnError) {
   }
 }
 
+TEST_F(CommandTest, GenerateTakesWhatAManifestTakes) {
+  EXPECT_EQ(Command({"generate", "x.yaml", "--from", "x", "--prompt", ""}), cluster::kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--prompt: expected at least one character, got: none"));
+  EXPECT_EQ(Command({"generate", "x.yaml", "--from", "x", "--temperature", "1e7"}),
+            cluster::kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--temperature: expected a number from 0 to 1e6, got: 1e7"));
+}
+
 TEST_F(CommandTest, HelpNamesEveryVerbAndEachVerbItsFlags) {
   EXPECT_EQ(Command({"--help"}), 0);
   for (const char* verb : {"run", "evaluate", "predict", "generate", "plan", "validate", "convert",
@@ -114,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
             "NoThreads", {"run", "-f", "x", "--threads", "-1"}, "--threads: Value -1 not in range"},
         Usage{"NoTemperature",
               {"generate", "-f", "x", "--from", "y", "--temperature", "-1"},
-              "--temperature: expected a number of at least 0, got: -1"},
+              "--temperature: expected a number from 0 to 1e6, got: -1"},
         Usage{"NoSeed",
               {"generate", "-f", "x", "--from", "y", "--seed", "a"},
               "--seed: expected a whole number, got: a"},
