@@ -77,7 +77,7 @@ ServerStrategy::ServerStrategy(std::string name,
 ServerStrategy::~ServerStrategy() = default;
 
 void ServerStrategy::Hold(const nn::Parameter& parameter) {
-  by_key_.emplace(parameter.key(), parameter);
+  by_key_.emplace(parameter.key(), parameter.Unheld());
 }
 
 Result<nn::Parameter> ServerStrategy::Find(const Variable& variable) const {

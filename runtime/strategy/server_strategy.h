@@ -79,7 +79,7 @@ class ServerStrategy final : public Strategy {
 
   std::unique_ptr<parameter::Coordinator> coordinator_;
   const int64_t ahead_;
-  std::map<const void*, nn::Parameter> by_key_;
+  std::map<const void*, nn::Parameter> by_key_;   // Unheld
   std::map<std::string, mesh::Tensor> assigned_;  // before they were on the servers
   std::set<std::string> begun_;                   // states of the servers, by their paths
   std::unique_ptr<checkpoint::Checkpoint> given_;
