@@ -150,6 +150,23 @@ Result<std::vector<Index>> CollectParts(const std::string& checkpoint, const Sav
   return parts;
 }
 
+// A checkpoint of another run. While several processes save, the others may be writing their parts
+// of a later one into the same folder by now: only what its index names goes then, and the folder
+// where nothing else is in it.
+Status RemoveReplaced(const std::string& checkpoint, int processes) {
+  if (processes == 1) return RemoveCheckpoint(checkpoint);
+  const std::string path = checkpoint + "/" + std::string(kIndexName);
+  const Result<std::string> text = ReadFile(path);
+  const Result<Index> index = text.ok() ? Index::Parse(*text, path) : text.status();
+  MT_RETURN_IF_ERROR(RemoveAll(path));
+  if (!index.ok()) return OkStatus();
+  for (const FileRecord& f : index->files) {
+    MT_RETURN_IF_ERROR(RemoveAll(checkpoint + "/" + f.name));
+  }
+  (void)::rmdir(checkpoint.c_str());
+  return OkStatus();
+}
+
 void Prune(const std::string& folder, int64_t newest, const SaveOptions& options) {
   const Result<std::vector<Candidate>> complete = ListCheckpoints(folder);
   if (!complete.ok()) return;
@@ -234,7 +251,13 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
                              "` twice");
     }
   }
-  MT_ASSIGN_OR_RETURN(auto file, RawWriter::Create(checkpoint + "/" + name));
+  auto created = RawWriter::Create(checkpoint + "/" + name);
+  if (created.status().code() == StatusCode::kNotFound) {
+    // Process 0 has removed it meanwhile, empty: see RemoveReplaced.
+    MT_RETURN_IF_ERROR(MakeDirectories(checkpoint));
+    created = RawWriter::Create(checkpoint + "/" + name);
+  }
+  MT_ASSIGN_OR_RETURN(auto file, std::move(created));
   MT_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(plan.header_bytes))));
   for (const SafetensorsEntry& e : plan.header.entries) {
     const Part& part = parts.at(e.name);
@@ -261,7 +284,8 @@ Result<std::string> Commit(const std::string& folder, const std::vector<Index>& 
   MT_RETURN_IF_ERROR(SyncFolder(folder));
   SweepFolder(checkpoint, index);
   for (const std::string& other : options.replaces) {
-    if (fs::path(other) != fs::path(checkpoint)) LogRemoval(RemoveCheckpoint(other));
+    if (fs::path(other) == fs::path(checkpoint)) continue;
+    LogRemoval(RemoveReplaced(other, options.processes));
   }
   Prune(folder, index.step, options);
   return checkpoint;

@@ -154,10 +154,16 @@ class SharedSaveTest : public ::testing::Test {
     return snapshot;
   }
   Result<std::string> SavePart(int process, float first, int64_t generation,
-                               Duration timeout = std::chrono::seconds(30)) {
-    return Save(
-        folder_.path(), PartOf(process, first),
-        {.process = process, .processes = 2, .generation = generation, .parts_timeout = timeout});
+                               Duration timeout = std::chrono::seconds(30), int64_t step = 9,
+                               std::vector<std::string> replaces = {}) {
+    Snapshot snapshot = PartOf(process, first);
+    snapshot.step = step;
+    return Save(folder_.path(), snapshot,
+                {.process = process,
+                 .processes = 2,
+                 .generation = generation,
+                 .parts_timeout = timeout,
+                 .replaces = std::move(replaces)});
   }
   const TempFolder folder_;
 };
@@ -191,6 +197,31 @@ TEST_F(SharedSaveTest, APartOfALostAttemptIsNotTakenForThisOne) {
   const auto both = SavePart(0, 5, 4);
   ASSERT_TRUE(both.ok()) << both.status().message();
   EXPECT_EQ(Bytes(*(*Checkpoint::Open(*both))->Load("a")), Bytes(Counting(Type("f32[8]"), 5)));
+}
+
+// Process 1 may be a save ahead: its part lies where the run that is replaced has a checkpoint.
+TEST_F(SharedSaveTest, WhatIsReplacedGoesWithoutThePartsOfALaterCheckpoint) {
+  const auto save = [&](int64_t step, float first, int64_t generation) {
+    EXPECT_TRUE(SavePart(1, first, generation, std::chrono::seconds(30), step).ok());
+    return SavePart(0, first, generation, std::chrono::seconds(30), step).value();
+  };
+  const std::string nine = save(9, 1, 3), ten = save(10, 2, 3), old = save(20, 3, 3);
+  for (const int64_t step : {9, 10}) {
+    ASSERT_TRUE(SavePart(1, 5, 4, std::chrono::seconds(30), step).ok());
+  }
+  ASSERT_TRUE(SavePart(0, 5, 4, std::chrono::seconds(30), 9, {nine, ten, old}).ok());
+  EXPECT_EQ(ListCheckpoints(folder_.path())->size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(ten));
+  ASSERT_TRUE(SavePart(0, 5, 4, std::chrono::seconds(30), 10).ok());
+  for (const std::string& one : {nine, ten}) {
+    EXPECT_EQ(Bytes(*(*Checkpoint::Open(one))->Load("a")), Bytes(Counting(Type("f32[8]"), 5)));
+  }
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ten)) {
+    files += entry.is_regular_file();
+  }
+  EXPECT_EQ(files, 3);
 }
 
 TEST_F(SharedSaveTest, WhatTheOthersWillNotCompleteIsAbandoned) {
