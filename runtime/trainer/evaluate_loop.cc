@@ -1,6 +1,7 @@
 #include "runtime/trainer/evaluate_loop.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,16 +15,17 @@ namespace {
 
 // Of `candidates`, newest first, none of which need stay there. While a run takes the place of
 // another both may be there, and the other's steps be the larger ones. Looks at all of them only
-// where the newest is not of `known`, a run.
+// where the newest is not of `known`, a run, or is one that will be replaced.
 std::optional<checkpoint::Index> NewestOfNewestRun(
-    const std::vector<checkpoint::Candidate>& candidates, const std::string& known) {
+    const std::vector<checkpoint::Candidate>& candidates, const std::string& known,
+    const std::function<bool(const checkpoint::Index&)>& is_replaced) {
   std::optional<checkpoint::Index> newest;
   for (const checkpoint::Candidate& candidate : candidates) {
     const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
     if (!checkpoint.ok()) continue;
     const checkpoint::Index& index = (*checkpoint)->index();
     if (!newest || saving::RunOf(index) > saving::RunOf(*newest)) newest = index;
-    if (saving::RunIdOf(*newest) == known) break;
+    if (saving::RunIdOf(*newest) == known && !(is_replaced && is_replaced(*newest))) break;
   }
   return newest;
 }
@@ -42,7 +44,7 @@ Result<int64_t> EvaluateLoop(
   while (!stop.stop_requested()) {
     MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates,
                         checkpoint::ListCheckpoints(folder).From(Origin::kOutput));
-    const auto last = NewestOfNewestRun(candidates, run);
+    const auto last = NewestOfNewestRun(candidates, run, options.is_replaced);
     if (last && saving::RunIdOf(*last) != run) {
       run = saving::RunIdOf(*last);
       newest = -1;
