@@ -148,7 +148,7 @@ TEST(PjrtLoweringTest, DevicesCompareFloatsAsWholeNumbers) {
     const std::string text = Lower(plan)->text;
     EXPECT_EQ(Count(text, "\"stablehlo.all_reduce\""), 1) << text;
     EXPECT_EQ(Count(text, "\"stablehlo.reduce_scatter\""), 1) << text;
-    EXPECT_EQ(Count(text, ": (tensor<2xi32>) -> tensor<2xi32>"), 1) << text;
+    EXPECT_EQ(Count(text, ": (tensor<2xi32>) -> (tensor<2xi32>)"), 1) << text;
     EXPECT_EQ(Count(text, ": (tensor<2xi32>) -> tensor<1xi32>"), 1) << text;
   }
 }
