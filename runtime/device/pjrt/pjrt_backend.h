@@ -23,6 +23,8 @@ bool HasPjrt();
 // Errors: kUnimplemented (the build cannot); kNotFound (no such file), kFailedPrecondition (no
 // plugin, of another API version, or of another platform), kInvalidArgument (options; fewer devices
 // than asked for), and the plugin's own.
+// It ends before main returns, so no variable with static storage holds it: what it has compiled
+// uses variables of the plugin's, which go then.
 Result<std::unique_ptr<Backend>> MakePjrtBackend(const PjrtOptions& options);
 
 // How often this backend compiled a program, and how often it found one in its cache. `backend`

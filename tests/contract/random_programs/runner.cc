@@ -37,7 +37,9 @@ device::Backend& Cpu(int threads) {
 // Devices with walls; those of a plugin. As many as a mesh here may have.
 constexpr int kMostDevices = 8;
 Result<device::Backend*> Walled(const std::string& kind, int threads) {
-  static std::map<std::pair<std::string, int>, std::unique_ptr<device::Backend>> backends;
+  // Not among what goes when the process exits: a plugin's own goes before it.
+  static auto& backends =
+      *new std::map<std::pair<std::string, int>, std::unique_ptr<device::Backend>>;
   auto& backend = backends[{kind, threads}];
   if (backend == nullptr) {
     MT_ASSIGN_OR_RETURN(backend, device::BackendOf(kind, kMostDevices, threads));
