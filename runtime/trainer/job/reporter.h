@@ -76,7 +76,8 @@ class Reporter final : public train::Callback {
   };
   // A process that is asked to stop may end with an error that says so; any other one is a failure.
   static End EndWith(const Status& error);
-  // Writes the report (`report.html`) and closes the files, where there are any.
+  // Writes the report (`report.html`, and as data `run.json`, which is there from Create on) and
+  // closes the files, where there are any.
   Status Finish(End end);
   // The process ends with `error`, before Finish or because of what came behind it: the report says
   // so, where it does not tell of an error already.
@@ -103,6 +104,7 @@ class Reporter final : public train::Callback {
   std::optional<double> MeanRate() const MT_REQUIRES(mutex_);  // examples per second of steps
   report::State StateNow() const MT_REQUIRES(mutex_);
   std::string Document() const MT_EXCLUDES(mutex_);  // of what is known now
+  Status WriteRun(const std::string& document) const;
   Status WriteReport() const;
 
   JobConfig config_;

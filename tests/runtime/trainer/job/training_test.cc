@@ -235,6 +235,8 @@ TEST_F(TrainingTest, AJobThatIsDoneLeavesItsModelAndSaysWhichCheckpointIsTheLast
   EXPECT_EQ(Read("plan.txt"), "a plan");
   EXPECT_THAT(Read("report.html"), HasSubstr(R"("state":{"phase":"ended","why":"","step":15,)"
                                              R"("steps":15,"epoch":3,"epochs":3,)"));
+  EXPECT_THAT(Read("run.json"), HasSubstr(R"("phase":"ended")"));
+  EXPECT_THAT(Read("report.html"), HasSubstr(Read("run.json").substr(0, 200)));
   EXPECT_EQ(script_.closed, OkStatus());
 }
 
