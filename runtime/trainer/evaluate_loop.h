@@ -29,9 +29,8 @@ struct EvaluateOptions {
 
 // Calls `evaluate` for each complete checkpoint of the newest run in the folder, in the order of
 // their steps; a run that takes its place is evaluated from its first checkpoint on. Returns how
-// many,
-// when the newest is the final one and had its turn, or when `stop` was requested. One that was
-// removed before its turn (the job keeps only so many) is passed over; one that is damaged is
+// many, when the newest is the final one and had its turn, or when `stop` was requested. One that
+// was removed before its turn (the job keeps only so many) is passed over; one that is damaged is
 // logged and passed over, unless it is the final one (kDataLoss); but not where `evaluate` says
 // that the data is (kInput). Errors: evaluate's; a folder that cannot be read.
 Result<int64_t> EvaluateLoop(

@@ -34,6 +34,10 @@ void SaveAt(const std::string& folder, int64_t step, bool final = false, int kee
   ASSERT_TRUE(saved.ok()) << saved.status().ToString();
 }
 
+std::string At(const TempFolder& folder, int64_t step) {
+  return checkpoint::CheckpointFolder(folder.path(), step);
+}
+
 struct Watched {
   std::vector<int64_t> steps;
   Status operator()(const Checkpoint& checkpoint) {
@@ -85,7 +89,7 @@ TEST(EvaluateLoopTest, ARunThatTakesThePlaceOfAnotherIsEvaluatedFromItsFirst) {
     }
     if (polls == 3) {
       EXPECT_EQ(watched.steps, std::vector<int64_t>{10});
-      SaveAt(folder.path(), 20, true, 0, 1, {checkpoint::CheckpointFolder(folder.path(), 30)});
+      SaveAt(folder.path(), 20, true, 0, 1, {At(folder, 30)});
     }
   };
   EvaluateOptions options{.run = "a", .after_step = 30, .clock = &clock};
@@ -95,6 +99,18 @@ TEST(EvaluateLoopTest, ARunThatTakesThePlaceOfAnotherIsEvaluatedFromItsFirst) {
   EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), options, {}), 2);
   EXPECT_EQ(watched.steps, (std::vector<int64_t>{10, 20}));
   EXPECT_EQ(polls, 3);
+}
+
+// Whoever replaces a run completes a checkpoint before it removes the other's.
+TEST(EvaluateLoopTest, OfTwoRunsTheNewerIsEvaluatedWhateverItsSteps) {
+  const TempFolder folder;
+  SaveAt(folder.path(), 30, true, 0, 0);
+  SaveAt(folder.path(), 10, false, 0, 1);
+  testing::FakeClock clock;
+  clock.on_sleep = [&](Duration) { SaveAt(folder.path(), 20, true, 0, 1, {At(folder, 30)}); };
+  Watched watched;
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.clock = &clock}, {}), 2);
+  EXPECT_EQ(watched.steps, (std::vector<int64_t>{10, 20}));
 }
 
 TEST(EvaluateLoopTest, StepsOfAnotherRunAreNotThoseOfThisOne) {
