@@ -40,24 +40,16 @@ Status Plan(const PlanVerb& verb, std::ostream& out) {
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));
   MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
                       DeclaredOf(manifest, batches).From(Origin::kManifest));
-  MT_ASSIGN_OR_RETURN(
-      const plan::Plan plan,
-      recipe::StepPlanOf(manifest.program, declared, batches.train->types).From(Origin::kManifest));
-  out << Printable(plan.Report());
+  MT_ASSIGN_OR_RETURN(const recipe::StepPlans plans,
+                      recipe::StepPlansOf(manifest.program, declared, batches.train->types)
+                          .From(Origin::kManifest));
+  out << Printable(plans.asked.Report());
   if (target) {
     out.flush();
     return PrintAhead(*target, manifest, declared, batches, out);
   }
-  // Of a plugin each device has what it holds; the CPU's share one memory, a process with others.
-  const bool shares = !mesh::IsOfPlugin(manifest.program.devices.kind);
-  const int64_t devices = plan.partitioned.mesh.size();
-  int64_t needed = plan.peak_bytes * devices;
-  if (shares) {
-    MT_ASSIGN_OR_RETURN(const plan::Plan own,
-                        recipe::SharedMemoryPlanOf(manifest.program, declared, batches.train->types)
-                            .From(Origin::kManifest));
-    needed = own.peak_bytes * own.partitioned.mesh.size();
-  }
+  const int64_t devices = plans.asked.partitioned.mesh.size();
+  const int64_t needed = plans.run.peak_bytes * plans.run.partitioned.mesh.size();
   const MemoryLimit limit = UsableMemory();
   const auto bytes = [](int64_t n) { return HumanBytes(n) + " (" + std::to_string(n) + " bytes)"; };
   out << "on one host  at most " << bytes(needed) << " for " << devices

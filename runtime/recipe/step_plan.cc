@@ -58,15 +58,30 @@ Result<plan::Plan> StepPlanOf(const manifest::Program& program, const Declared& 
   return PlanOn(traced.mesh, program, traced.programs, kind, GivenOf(traced, kind));
 }
 
-Result<plan::Plan> SharedMemoryPlanOf(const manifest::Program& program, const Declared& declared,
-                                      const std::vector<mesh::TensorType>& types) {
+bool IsIsolated(const manifest::Program& program) {
+  return (program.mirrored && program.mirrored->isolated()) ||
+         program.devices.kind != mesh::DeviceKind::kCpu;
+}
+
+Result<StepPlans> StepPlansOf(const manifest::Program& program, const Declared& declared,
+                              const std::vector<mesh::TensorType>& types) {
+  constexpr JobStep kStep = JobStep::kTrain;
   MT_ASSIGN_OR_RETURN(const Traced traced, declared.Trace(types));
-  const sharding::Given given = GivenOf(traced, JobStep::kTrain);
-  MT_ASSIGN_OR_RETURN(const mesh::Mesh own, sharding::CollapseLocal(traced.mesh));
-  MT_ASSIGN_OR_RETURN(const plan::Plan asked,
-                      PlanOn(traced.mesh, program, traced.programs, JobStep::kTrain, given));
-  return PlanOn(own, program, traced.programs, JobStep::kTrain,
-                sharding::OnMesh(asked.partitioned, traced.programs.train_step, own));
+  StepPlans plans;
+  MT_ASSIGN_OR_RETURN(plans.asked,
+                      PlanOn(traced.mesh, program, traced.programs, kStep, GivenOf(traced, kStep)));
+  mesh::Mesh own = traced.mesh;
+  if (!IsIsolated(program)) {
+    MT_ASSIGN_OR_RETURN(own, sharding::CollapseLocal(traced.mesh));
+  }
+  if (own == traced.mesh) {
+    plans.run = plans.asked;
+    return plans;
+  }
+  const sharding::Given given =
+      sharding::OnMesh(plans.asked.partitioned, StepOf(traced.programs, kStep), own);
+  MT_ASSIGN_OR_RETURN(plans.run, PlanOn(own, program, traced.programs, kStep, given));
+  return plans;
 }
 
 }  // namespace meshtrain::recipe

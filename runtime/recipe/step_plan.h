@@ -20,10 +20,18 @@ enum class JobStep : uint8_t { kTrain, kEvaluate, kInitialize };
 Result<plan::Plan> StepPlanOf(const manifest::Program& program, const Declared& declared,
                               const std::vector<mesh::TensorType>& types,
                               JobStep kind = JobStep::kTrain);
-// The same step as processes run it whose devices share memory: on the mesh that is left when the
-// devices of each act as one (sharding::CollapseLocal). Its bytes are those of one process. Errors:
-// StepPlanOf's, CollapseLocal's.
-Result<plan::Plan> SharedMemoryPlanOf(const manifest::Program& program, const Declared& declared,
-                                      const std::vector<mesh::TensorType>& types);
+
+// Whether each device has memory of its own, by its kind or by what the strategy says of its sums.
+bool IsIsolated(const manifest::Program& program);
+
+// The training step as it is asked for, and as it runs: where devices share memory, on the mesh
+// that is left when those of each process act as one (sharding::CollapseLocal), so that its bytes
+// are a process'. Where they are isolated the two are the same.
+struct StepPlans {
+  plan::Plan asked, run;
+};
+// Errors: StepPlanOf's, CollapseLocal's.
+Result<StepPlans> StepPlansOf(const manifest::Program& program, const Declared& declared,
+                              const std::vector<mesh::TensorType>& types);
 
 }  // namespace meshtrain::recipe

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/verbs.h"
+#include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 #include "tests/cli/manifests.h"
 #include "tests/cli/short_buffer.h"
@@ -197,6 +198,22 @@ TEST_F(CommandTest, TwoJobsInOneFileAreRefusedByEveryVerb) {
     EXPECT_EQ(Command({verb, "-f", file}), cluster::kExitBadConfig) << verb;
     EXPECT_THAT(err_, HasSubstr(file + ":22:1: expected one TrainingJob, got: another")) << verb;
   }
+}
+
+// Devices behind walls hold each its own, as a run's do.
+TEST_F(CommandTest, PlanCountsTheMemoryOfEachDeviceThatHasItsOwn) {
+  const auto needed = [&](const std::string& text) {
+    EXPECT_EQ(Command({"plan", "-f", Write("program.yaml", text)}), 0) << err_;
+    const size_t at = out_.find("(", out_.find("\non one host"));
+    return ParseInt(out_.substr(at + 1, out_.find(" bytes", at) - at - 1)).value_or(-1);
+  };
+  const int64_t shared = needed(ProgramText());
+  const int64_t one = needed(Replaced(ProgramText(), "batch: 2", "batch: 1"));
+  const int64_t apart = needed(
+      Replaced(ProgramText(), "mesh: {batch: 2}", "mesh: {batch: 2}\ndevices: {kind: discrete}"));
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(shared, one);
+  EXPECT_GT(apart, shared);
 }
 
 TEST_F(CommandTest, PlanSaysWhatAStepDoesAndWhatItNeeds) {

@@ -6,6 +6,7 @@
 #include "runtime/base/check.h"
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/parameter/chief/environment.h"
+#include "runtime/recipe/step_plan.h"
 
 namespace meshtrain::trainer {
 namespace {
@@ -118,9 +119,7 @@ strategy::ParameterServerOptions ServerOptionsOf(const manifest::Manifest& manif
 }
 
 bool IsIsolated(const JobConfig& config, const manifest::Manifest& manifest) {
-  const auto& mirrored = manifest.program.mirrored;
-  return config.isolated || (mirrored && mirrored->isolated()) ||
-         manifest.program.devices.kind != mesh::DeviceKind::kCpu;
+  return config.isolated || recipe::IsIsolated(manifest.program);
 }
 
 Result<std::unique_ptr<MeshStrategy>> MakeMeshStrategy(const JobConfig& config,

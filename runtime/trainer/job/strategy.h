@@ -36,8 +36,8 @@ Result<std::unique_ptr<strategy::ServerStrategy>> MakeServerStrategy(
     const JobConfig& config, const manifest::Manifest& manifest, const std::string& folder,
     const std::string& restore, std::stop_token stop);
 
-// Whether each device has memory of its own, by its kind, by the command line or by what the
-// strategy says of its sums.
+// Whether each device has memory of its own, by the command line or by the manifest
+// (recipe::IsIsolated).
 bool IsIsolated(const JobConfig& config, const manifest::Manifest& manifest);
 
 }  // namespace meshtrain::trainer

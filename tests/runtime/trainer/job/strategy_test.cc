@@ -60,7 +60,13 @@ TEST_P(JobStrategyTest, RunsTheStepThatIsPlanned) {
   const recipe::Declared declared = recipe::Declared::Create(manifest.program).value();
   const std::vector<mesh::TensorType> types = {{mesh::DType::kF32, {12, 4, 4}},
                                                {mesh::DType::kF32, {12, 1}}};
+  const recipe::StepPlans plans = recipe::StepPlansOf(manifest.program, declared, types).value();
   const plan::Plan want = recipe::StepPlanOf(manifest.program, declared, types).value();
+  EXPECT_EQ(plans.asked.hash, want.hash);
+  // Devices that share memory act as one.
+  EXPECT_EQ(plans.run.partitioned.mesh.size(),
+            IsIsolated({}, manifest) ? want.partitioned.mesh.size() : 1);
+  EXPECT_EQ(plans.run.hash == want.hash, plans.run.partitioned.mesh == want.partitioned.mesh);
   const auto strategy = MakeMeshStrategy({.threads = 1}, manifest, declared, nullptr).value();
   const auto engine = MakeMeshEngine(*strategy, {.declare_only = true});
   engine->Compile(declared.recipe(), TraceOf(declared));
