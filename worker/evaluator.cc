@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include "runtime/saving/final.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/resume.h"
+#include "runtime/saving/shards.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/telemetry/training_metrics.h"
@@ -158,10 +158,8 @@ class Evaluator {
 
   bool Fits(const checkpoint::Index& index) const {
     const auto& all = model_.parameters();
-    return std::all_of(all.begin(), all.end(), [&](const nn::Parameter& p) {
-      const auto saved = index.variables.find(p.name());
-      return saved != index.variables.end() && saved->second.type == p.type();
-    });
+    const std::vector<program::Variable> weights(all.begin(), all.end());
+    return saving::CheckFits(index, folder(), weights).ok();
   }
 
   Status Evaluate(const checkpoint::Checkpoint& checkpoint, std::stop_token stop) {

@@ -44,6 +44,13 @@ std::string DrawRunId() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
+std::map<std::string, std::string> RunMetadata(std::optional<int64_t> run, const std::string& id) {
+  std::map<std::string, std::string> metadata;
+  if (run) metadata.emplace(kRunKey, std::to_string(*run));
+  if (!id.empty()) metadata.emplace(kRunIdKey, id);
+  return metadata;
+}
+
 bool IsEnd(const train::Position& p, int64_t epochs, int64_t steps_per_epoch) {
   return p.epoch >= epochs || (p.epoch == epochs - 1 && p.batch >= steps_per_epoch);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,9 @@ int64_t RunOf(const checkpoint::Index& index);
 inline constexpr std::string_view kRunIdKey = "run_id";
 std::string RunIdOf(const checkpoint::Index& index);
 std::string DrawRunId();
+// What a run's checkpoints say of it: its number, in a folder of the job's own; its id, where it
+// drew one.
+std::map<std::string, std::string> RunMetadata(std::optional<int64_t> run, const std::string& id);
 
 struct ResumeOptions {
   std::string folder;

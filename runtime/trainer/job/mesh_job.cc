@@ -60,9 +60,7 @@ class MeshJob final : public JobStages {
     MT_RETURN_IF_ERROR(MakeDirectories(folder.path).From(Origin::kOutput));
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_->session());
     MeshSaver::Options saves{
-        .folder = folder.path,
-        .own_folder = folder.own,
-        .shared = folder.shared,
+        .folder = folder,
         .spec = job_.manifest.checkpoint,
         .team = team_.get(),
         .parts_timeout = job_.config.parts_timeout,

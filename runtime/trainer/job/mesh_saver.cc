@@ -6,7 +6,6 @@
 #include "runtime/saving/final.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/shards.h"
-#include "runtime/trainer/job/choices.h"
 
 namespace meshtrain::trainer {
 
@@ -14,17 +13,16 @@ Result<std::unique_ptr<MeshSaver>> MeshSaver::Create(Options options, execute::S
                                                      Engine& engine, data::Pipeline& data) {
   auto made = std::unique_ptr<MeshSaver>(new MeshSaver(std::move(options), engine, data));
   const Options& o = made->o_;
-  saving::SessionCheckpoints::Options files{
-      .folder = o.folder,
-      .keep = static_cast<int>(o.spec.keep),
-      .team = o.team,
-      .parts_timeout = o.parts_timeout,
-      .data = &data,
-      .data_may_begin_anew = true,
-      .shared = o.shared,
-      .background = true,
-      .program_hash = o.program_hash,
-      .advice = CheckpointFolder{o.folder, o.own_folder, o.shared}.advice()};
+  saving::SessionCheckpoints::Options files{.folder = o.folder.path,
+                                            .keep = static_cast<int>(o.spec.keep),
+                                            .team = o.team,
+                                            .parts_timeout = o.parts_timeout,
+                                            .data = &data,
+                                            .data_may_begin_anew = true,
+                                            .shared = o.folder.shared,
+                                            .background = true,
+                                            .program_hash = o.program_hash,
+                                            .advice = o.folder.advice()};
   MT_ASSIGN_OR_RETURN(
       made->files_, saving::SessionCheckpoints::Create(session, engine.states(), std::move(files)));
   return made;
@@ -50,8 +48,8 @@ Result<std::vector<checkpoint::Candidate>> MeshSaver::Candidates() {
   MT_ASSIGN_OR_RETURN(
       saving::ResumeChoice choice,
       saving::ChooseCheckpoints(
-          {.folder = o_.folder,
-           .own = o_.own_folder,
+          {.folder = o_.folder.path,
+           .own = o_.folder.own,
            .resume = o_.spec.resume || resumed_before_,
            .goes_on = [this](const checkpoint::Index& index) { return GoesOnFrom(index); },
            .run = resumed_before_ ? std::optional(run_) : std::nullopt})
@@ -63,14 +61,14 @@ Result<std::vector<checkpoint::Candidate>> MeshSaver::Candidates() {
 
 bool MeshSaver::GoesOnFrom(const checkpoint::Index& index) const {
   if (saving::IsFinished(index, o_.epochs, o_.may_end_early)) return false;
-  const auto position = saving::PositionOf(index, o_.folder);
+  const auto position = saving::PositionOf(index, o_.folder.path);
   const auto data = data::Cursor::Parse(index.data_cursor);
   // Who loads it says what is wrong with it.
   if (!position.ok() || !data.ok()) return true;
   // Behind an epoch's last batch; an epoch of another length would have ended elsewhere.
   const bool whole = position->batch == 0 || position->batch == o_.steps_per_epoch;
   return whole && data->fingerprint == data_.cursor().fingerprint &&
-         saving::CheckFits(index, o_.folder, engine_.states()).ok();
+         saving::CheckFits(index, o_.folder.path, engine_.states()).ok();
 }
 
 Status MeshSaver::BeginAnew() {
@@ -81,9 +79,9 @@ Status MeshSaver::BeginAnew() {
 }
 
 Status MeshSaver::Save(const train::Position& position, std::optional<int64_t> pinned) {
-  saving::SessionCheckpoints::SaveExtras extras{.pinned = pinned, .notes = {}};
-  if (o_.own_folder) extras.notes[std::string(saving::kRunKey)] = std::to_string(run_);
-  if (!run_id_.empty()) extras.notes[std::string(saving::kRunIdKey)] = run_id_;
+  saving::SessionCheckpoints::SaveExtras extras{
+      .pinned = pinned,
+      .notes = saving::RunMetadata(o_.folder.own ? std::optional(run_) : std::nullopt, run_id_)};
   MT_RETURN_IF_ERROR(files_->Begin(position, std::move(extras)));
   last_saved_ = position.step;
   return OkStatus();

@@ -20,6 +20,7 @@
 #include "runtime/saving/session_checkpoints.h"
 #include "runtime/train/loop.h"
 #include "runtime/trainer/engine.h"
+#include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/saver.h"
 
 namespace meshtrain::trainer {
@@ -31,9 +32,7 @@ namespace meshtrain::trainer {
 class MeshSaver final : public Saver {
  public:
   struct Options {
-    // As CheckpointFolder has them.
-    std::string folder;
-    bool own_folder = false, shared = false;
+    CheckpointFolder folder;
     manifest::Checkpoint spec;
     membership::Team* team = nullptr;  // null: one process
     // How long the chief waits for the others' parts of a checkpoint in a shared folder.

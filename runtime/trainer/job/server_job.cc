@@ -2,7 +2,6 @@
 // this process, their chief, schedules them, validates and has the servers save.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/resume.h"
+#include "runtime/saving/shards.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/saver.h"
 #include "runtime/trainer/job/server_metrics.h"
@@ -193,16 +193,12 @@ class ServerJob final : public JobStages, Saver {
     const auto position = saving::PositionOf(index, folder_);
     if (!position.ok()) return true;  // who loads it says what is wrong with it
     const bool whole = position->batch == 0 || position->batch == job_.steps_per_epoch;
-    return whole && std::all_of(states_.begin(), states_.end(), [&](const nn::Parameter& p) {
-             const auto saved = index.variables.find(p.name());
-             return saved != index.variables.end() && saved->second.type == p.type();
-           });
+    return whole && saving::CheckFits(index, folder_, states_).ok();
   }
   Status Save(const train::Position& position, std::optional<int64_t> pinned) override {
     coordinator().set_pinned_checkpoint(pinned);
     std::map<std::string, std::string> metadata = saving::PositionToMetadata(position);
-    if (own_folder_) metadata[std::string(saving::kRunKey)] = std::to_string(run_);
-    if (!run_id_.empty()) metadata[std::string(saving::kRunIdKey)] = run_id_;
+    metadata.merge(saving::RunMetadata(own_folder_ ? std::optional(run_) : std::nullopt, run_id_));
     return coordinator().Save(position.step, std::move(metadata), program_hash_, give_up_.token());
   }
   Status Wait() override { return coordinator().WaitForSave(give_up_.token()); }
@@ -225,7 +221,8 @@ class ServerJob final : public JobStages, Saver {
       MT_RETURN_IF_ERROR(declared.TraceNext(OneText(job_.train->BatchTypes(1)[0])).status());
     }
     parameters_ = traced.programs.parameters;
-    states_ = traced.programs.States();
+    const std::vector<nn::Parameter> states = traced.programs.States();
+    states_.assign(states.begin(), states.end());
     for (data::Pipeline* data : {job_.train.get(), job_.test.get()}) {
       if (data == nullptr) continue;
       data->ExpectClasses(traced.programs.classes, declared.recipe().labels);
@@ -284,7 +281,8 @@ class ServerJob final : public JobStages, Saver {
   std::unique_ptr<parameter::WorkerServer> own_worker_;  // where this process is a worker too
   std::set<int64_t> train_sizes_, test_sizes_;           // of batches
   std::string program_hash_;
-  std::vector<nn::Parameter> parameters_, states_;
+  std::vector<nn::Parameter> parameters_;
+  std::vector<program::Variable> states_;
   std::vector<mesh::Tensor> initial_weights_;
   std::vector<std::string> servers_;  // addresses
   // Of the session on the servers, in the order in which they lean on each other.
