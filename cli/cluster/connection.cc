@@ -74,9 +74,14 @@ Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name, std::
   return api::FromJson(text);
 }
 
-bool Patience::Bears(const Status& status, const std::stop_token& stop) {
+bool Patience::Rest(const Status& answer, const std::stop_token& stop) {
   constexpr Duration kAtMost = std::chrono::minutes(5);
-  if (status.code() != StatusCode::kUnavailable && status.code() != StatusCode::kDeadlineExceeded) {
+  if (answer.ok()) {
+    silent_since_.reset();
+    SystemClock().SleepFor(std::chrono::seconds(1), stop);
+    return true;
+  }
+  if (answer.code() != StatusCode::kUnavailable && answer.code() != StatusCode::kDeadlineExceeded) {
     return false;
   }
   const Duration now = SystemClock().Monotonic();

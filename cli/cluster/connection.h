@@ -43,14 +43,13 @@ Result<std::string> GetJobText(Cluster& cluster, const std::string& name,
 Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name,
                                 std::stop_token stop = {});
 
-// For verbs that wait for a job: a server that does not answer, as while it is being upgraded, is
-// asked again, after a second and then ever less often, for five minutes.
+// For verbs that wait for a job, and look at it every second. A server that does not answer, as
+// while it is being upgraded, is asked again ever less often, for five minutes.
 class Patience {
  public:
-  void Answered() { silent_since_.reset(); }
-  // Sleeps, and returns true where the server is to be asked again; false for an error that is not
-  // kUnavailable or kDeadlineExceeded, and when it lasts too long.
-  bool Bears(const Status& status, const std::stop_token& stop);
+  // After a look: sleeps, and returns true where the server is to be asked again; false for an
+  // error that is not kUnavailable or kDeadlineExceeded, and when it lasts too long.
+  bool Rest(const Status& answer, const std::stop_token& stop);
 
  private:
   std::optional<Duration> silent_since_;

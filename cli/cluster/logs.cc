@@ -263,12 +263,7 @@ Result<api::TrainingJob> FollowLogs(Cluster& cluster, const std::string& job,
     if (lines.broken()) return CannotPrint();
     if (stop.stop_requested()) return NoLongerWaiting(job);
     if (seen.ok() && api::IsFinished(seen->status)) return seen;
-    if (seen.ok()) {
-      patience.Answered();
-      SystemClock().SleepFor(std::chrono::seconds(1), stop);
-    } else if (!patience.Bears(seen.status(), stop)) {
-      return seen.status();
-    }
+    if (!patience.Rest(seen.status(), stop)) return seen.status();
   }
 }
 

@@ -52,12 +52,7 @@ Result<api::TrainingJob> WaitForEnd(Cluster& cluster, const std::string& name,
     const auto job = GetJob(cluster, name, stop);
     if (job.ok() && api::IsFinished(job->status)) return job;
     if (stop.stop_requested()) return NoLongerWaiting(name);
-    if (job.ok()) {
-      patience.Answered();
-      SystemClock().SleepFor(std::chrono::seconds(1), stop);
-    } else if (!patience.Bears(job.status(), stop)) {
-      return job.status();
-    }
+    if (!patience.Rest(job.status(), stop)) return job.status();
   }
 }
 
