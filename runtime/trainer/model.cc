@@ -357,8 +357,7 @@ Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
   if (data.endless()) {
     return InvalidArgument(
         "predict: expected data of which a pass ends, got: data that repeats for ever "
-        "(PredictOnBatch "
-        "takes one batch)");
+        "(PredictOnBatch takes one batch)");
   }
   MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, InputsOf(data.component_names()));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));

@@ -9,7 +9,9 @@
 
 namespace meshtrain::trainer {
 
+namespace {
 using InSeconds = std::chrono::duration<double>;
+}  // namespace
 
 std::optional<double> Reporter::MeanRate() const {
   if (in_steps_ <= Duration(0)) return std::nullopt;

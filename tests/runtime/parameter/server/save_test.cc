@@ -17,17 +17,23 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_folder::TempFolder;
 
+CoordinatorOptions OptionsOf(const HeldServer& server, const HeldWorker& worker,
+                             const TempFolder& folder) {
+  CoordinatorOptions options;
+  options.cluster.hosts[cluster::Role::kPs][0] = server.address();
+  options.cluster.hosts[cluster::Role::kWorker][0] = worker.address();
+  options.identity = TestIdentity();
+  options.checkpoint_folder = folder.path();
+  return options;
+}
+
 // A step that ended while Save waited for it is in the checkpoint; it counted as one that ended
 // since, and the checkpoint, once it was given up, could not be made anew.
 TEST(SaveTest, StepsThatEndWhileTheGateClosesAreInIt) {
   const TempFolder folder;
   HeldServer server;
   HeldWorker worker;
-  CoordinatorOptions options;
-  options.cluster.hosts[cluster::Role::kPs][0] = server.address();
-  options.cluster.hosts[cluster::Role::kWorker][0] = worker.address();
-  options.identity = TestIdentity();
-  options.checkpoint_folder = folder.path();
+  CoordinatorOptions options = OptionsOf(server, worker, folder);
   options.start_timeout = options.return_timeout = options.step_timeout = seconds(20);
   options.lost_after = seconds(10);
   const auto coordinator = Must(Coordinator::Create(options));
@@ -69,11 +75,7 @@ TEST(SaveTest, AServerThatStaysAwayIsNotWaitedForLongerThanByAStep) {
   const TempFolder folder;
   HeldServer server;
   HeldWorker worker;
-  CoordinatorOptions options;
-  options.cluster.hosts[cluster::Role::kPs][0] = server.address();
-  options.cluster.hosts[cluster::Role::kWorker][0] = worker.address();
-  options.identity = TestIdentity();
-  options.checkpoint_folder = folder.path();
+  CoordinatorOptions options = OptionsOf(server, worker, folder);
   options.start_timeout = options.step_timeout = options.save_timeout = seconds(60);
   options.return_timeout = seconds(3);
   options.lost_after = milliseconds(500);
