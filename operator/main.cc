@@ -360,7 +360,7 @@ int Main(int argc, char** argv) {
   stop.request_stop();
   if (!status.ok()) {
     LogError("ended", {{"error", status.ToString()}});
-    return cluster::ExitCodeOf(status.From(Origin::kApiServer));
+    return cluster::ExitCodeOf(status);
   }
   return 0;
 }

@@ -63,15 +63,14 @@ Result<std::string> GetJobText(Cluster& cluster, const std::string& name, std::s
   auto text = cluster.client->Get(TrainingJobs(), cluster.ns, name, {.stop = std::move(stop)});
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
     // Also where the kind is not known at all: then the server's words say it.
-    return NotFound("trainingjob \"" + name + "\" in namespace " + cluster.ns + ": " +
-                    text.status().message());
+    return text.status().At("trainingjob \"" + name + "\" in namespace " + cluster.ns);
   }
   return text;
 }
 
 Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name, std::stop_token stop) {
   MT_ASSIGN_OR_RETURN(const std::string text, GetJobText(cluster, name, std::move(stop)));
-  return api::FromJson(text);
+  return api::FromJson(text).From(Origin::kApiServer);
 }
 
 bool Patience::Rest(const Status& answer, const std::stop_token& stop) {
@@ -105,7 +104,7 @@ Status CannotPrint() {
 
 int EndOfCall(const char* verb, const Status& status, const Console& console, int signal) {
   if (!status.ok()) PrintError(verb, status, console.err);
-  return cluster::ExitCodeOf(status.From(Origin::kApiServer), signal != 0 ? signal : SIGINT);
+  return cluster::ExitCodeOf(status, signal != 0 ? signal : SIGINT);
 }
 
 std::string ExitCodesHelp() {

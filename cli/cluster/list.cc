@@ -46,7 +46,7 @@ Status List(const ListFlags& flags, const Console& console) {
   }
   const TimePoint now = SystemClock().Now();
   for (const std::string& text : texts) {
-    MT_ASSIGN_OR_RETURN(const api::TrainingJob job, api::FromJson(text));
+    MT_ASSIGN_OR_RETURN(const api::TrainingJob job, api::FromJson(text).From(Origin::kApiServer));
     rows.push_back(JobRow(job, now, console));
     if (flags.all) rows.back().insert(rows.back().begin(), job.metadata.namespace_name);
   }

@@ -172,7 +172,8 @@ Status Logs(LogFlags flags, const std::stop_token& stop, const Console& console)
   }
   MT_ASSIGN_OR_RETURN(const auto pods, PodsOfJob(cluster, flags.name, flags.choice));
   if (pods.empty()) {
-    return NotFound("trainingjob \"" + flags.name + "\": expected a pod that is chosen, got: none");
+    return NotFound("trainingjob \"" + flags.name + "\": expected a pod that is chosen, got: none")
+        .From(Origin::kApiServer);
   }
   return Read(cluster, flags, pods, flags.prefix || (!flags.no_prefix && pods.size() > 1), console);
 }

@@ -96,7 +96,7 @@ Status Tell(const StatusFlags& flags, const Console& console) {
     console.out << Objects({text}, /*list=*/false, flags.format);
     return OkStatus();
   }
-  MT_ASSIGN_OR_RETURN(const api::TrainingJob job, api::FromJson(text));
+  MT_ASSIGN_OR_RETURN(const api::TrainingJob job, api::FromJson(text).From(Origin::kApiServer));
   console.out << Told(job, SystemClock().Now(), console);
   return OkStatus();
 }

@@ -35,7 +35,8 @@ Result<std::string> BodyOf(const JobFile& job, const ClusterFlags& flags, std::s
   const std::string own = meta.value("namespace", "");
   if (!own.empty() && !flags.ns.empty() && own != flags.ns) {
     return InvalidArgument("metadata.namespace: expected " + flags.ns +
-                           " as --namespace says, got: " + own);
+                           " as --namespace says, got: " + own)
+        .From(Origin::kManifest);
   }
   if (!own.empty()) *ns = own;
   meta["namespace"] = *ns;
@@ -85,10 +86,12 @@ Result<int> Submit(const SubmitFlags& flags, const JobFile& job, const std::stop
     return AlreadyExists("trainingjob \"" + job.job.metadata.name + "\" in namespace " +
                          cluster.ns +
                          ": expected a new name (or delete that job first), got: one "
-                         "that is there");
+                         "that is there")
+        .From(Origin::kApiServer);
   }
   MT_RETURN_IF_ERROR(created.status());
-  MT_ASSIGN_OR_RETURN(const api::TrainingJob made, api::FromJson(*created));
+  MT_ASSIGN_OR_RETURN(const api::TrainingJob made,
+                      api::FromJson(*created).From(Origin::kApiServer));
   const std::string& name = made.metadata.name;
   if (flags.format != "table") {
     console.out << Objects({*created}, /*list=*/false, flags.format);

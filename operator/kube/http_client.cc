@@ -58,13 +58,23 @@ void AddParameter(std::string& path, std::string_view name, std::string_view val
 
 Status StatusFromTransport(httplib::Error error, std::string_view what) {
   return Unavailable(std::string(what) +
-                     ": expected an answer from the API server, got: " + httplib::to_string(error));
+                     ": expected an answer from the API server, got: " + httplib::to_string(error))
+      .From(Origin::kApiServer);
+}
+
+Status Stopped(const std::string& what) {
+  return Cancelled(what + ": stopped").From(Origin::kStop);
 }
 
 Status PastLimit(std::string_view what, size_t most) {
   return DataLoss(std::string(what) + ": expected a head of at most " +
                   std::to_string(kMaxHead >> 10) + " KiB and a body of at most " +
-                  std::to_string(most >> 20) + " MiB, got: more");
+                  std::to_string(most >> 20) + " MiB, got: more")
+      .From(Origin::kApiServer);
+}
+
+Status NoList(const std::string& what, std::string_view got) {
+  return Unavailable(what + ": expected a list, got: " + Excerpt(got)).From(Origin::kApiServer);
 }
 
 // Retry-After in seconds; `fallback` without one. (The API server never sends a date.)
@@ -151,7 +161,7 @@ class HttpClient : public Client {
                          });
       const std::string version(SliceString(*page, {"metadata", "resourceVersion"}));
       if (!whole || version.empty()) {
-        return Unavailable(path + ": expected a list, got: " + Excerpt(*page));
+        return NoList(path, *page);
       }
       next = std::string(SliceString(*page, {"metadata", "continue"}));
       if (next.empty()) return version;
@@ -159,7 +169,8 @@ class HttpClient : public Client {
       short_pages += found < chunk ? 1 : 0;
       if (++pages >= kMaxPages || short_pages > kMaxShortPages) {
         return DataLoss(what + ": expected a list that ends, got: " + std::to_string(pages) +
-                        " pages, " + std::to_string(short_pages) + " of them short, and more");
+                        " pages, " + std::to_string(short_pages) + " of them short, and more")
+            .From(Origin::kApiServer);
       }
     }
   }
@@ -171,7 +182,7 @@ class HttpClient : public Client {
     MT_ASSIGN_OR_RETURN(const std::string page, Call("GET", path, {}, {}, call));
     std::string version(SliceString(page, {"metadata", "resourceVersion"}));
     if (!version.empty()) return version;
-    return Unavailable(path + ": expected a list, got: " + Excerpt(page));
+    return NoList(path, page);
   }
 
   Status Watch(const Resource& resource, const WatchOptions& options,
@@ -283,10 +294,11 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   if (!result) {
     if (!allowance.withheld.ok()) return allowance.withheld;
     if (options_.on_request) options_.on_request(verb, "<error>", took);
-    if (call.stop.stop_requested()) return Cancelled(path + ": stopped");
+    if (call.stop.stop_requested()) return Stopped(path);
     if (allowance.spent) return PastLimit(path, most);
     if (clock_.Monotonic() >= deadline) {
-      return DeadlineExceeded(path + ": expected an answer in time, got: none");
+      return DeadlineExceeded(path + ": expected an answer in time, got: none")
+          .From(Origin::kApiServer);
     }
     return StatusFromTransport(result.error(), std::string(verb) + " " + path);
   }
@@ -395,7 +407,8 @@ Status HttpClient::Watch(
     const auto parsed = ParseEventType(type);
     const std::string_view version = SliceString(object, {"metadata", "resourceVersion"});
     if (!parsed || version.empty()) {
-      failed = Unavailable(what + ": expected a watch event, got: " + Excerpt(line));
+      failed = Unavailable(what + ": expected a watch event, got: " + Excerpt(line))
+                   .From(Origin::kApiServer);
       return false;
     }
     on_event(*parsed, version, object);
@@ -427,7 +440,7 @@ Status HttpClient::Watch(
     options_.on_request("WATCH", status == 0 ? "<error>" : std::to_string(status),
                         clock_.Monotonic() - start);
   }
-  if (stop.stop_requested()) return Cancelled(what + ": stopped");
+  if (stop.stop_requested()) return Stopped(what);
   if (!failed.ok()) return failed;
   if (allowance.spent) return PastLimit(what, kMaxObject);
   if (status == 401) credentials_.Refused(credential);
@@ -483,7 +496,7 @@ Status HttpClient::ReadLog(std::string_view ns, std::string_view pod, const LogO
     options_.on_request("LOG", status == 0 ? "<error>" : std::to_string(status),
                         clock_.Monotonic() - start);
   }
-  if (stop.stop_requested()) return Cancelled(what + ": stopped");
+  if (stop.stop_requested()) return Stopped(what);
   if (status == 401) credentials_.Refused(credential);
   if (status != 0 && status != 200) return StatusFromHttp(status, refusal, what);
   if (!result) return StatusFromTransport(result.error(), what);

@@ -12,9 +12,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxErrorMessage = 4 << 10;  // of a body, as far as it is told
 
-}  // namespace
-
-Status StatusFromHttp(int http_status, std::string_view body, std::string_view what) {
+Status OfAnswer(int http_status, std::string_view body, std::string_view what) {
   std::string message, reason;
   bool own = false;  // the API server's words, not those of a proxy before it
   body = body.substr(0, kMaxErrorBody);
@@ -56,6 +54,12 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
   if (http_status >= 500 && own && !away) return Status(StatusCode::kUnknown, text);
   if (http_status >= 500 || away) return Unavailable(text);
   return InvalidArgument(text);
+}
+
+}  // namespace
+
+Status StatusFromHttp(int http_status, std::string_view body, std::string_view what) {
+  return OfAnswer(http_status, body, what).From(Origin::kApiServer);
 }
 
 }  // namespace meshtrain::kube

@@ -34,6 +34,12 @@ T Field(const json& object, const char* key, T fallback) {
   }
 }
 
+Status NoLease(const std::string& name, std::string_view got) {
+  return Unavailable("lease " + name +
+                     ": expected a Lease, got: " + std::string(got.substr(0, 200)))
+      .From(Origin::kApiServer);
+}
+
 }  // namespace
 
 LeaderElector::LeaderElector(Client& client, Clock& clock, LeaseOptions options)
@@ -118,8 +124,7 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
   }
   const auto record = Parse(*found);
   if (!record) {
-    return Unavailable("lease " + options_.name +
-                       ": expected a Lease, got: " + found->substr(0, 200));
+    return NoLease(options_.name, *found);
   }
   Observe(*record);
   const bool mine = record->holder == options_.identity;
@@ -198,8 +203,7 @@ Status LeaderElector::Release() {
                       client_.Get(Leases(), options_.ns, options_.name, call()));
   const auto record = Parse(found);
   if (!record) {
-    return Unavailable("lease " + options_.name +
-                       ": expected a Lease, got: " + found.substr(0, 200));
+    return NoLease(options_.name, found);
   }
   return record->holder == options_.identity ? empty(*record) : OkStatus();
 }

@@ -15,7 +15,8 @@ Status Pacer::Enter(std::stop_token stop, Duration timeout) {
       MutexLock lock(mutex_);
       const Duration now = clock_.Monotonic();
       if (now >= deadline) {
-        return DeadlineExceeded("API server: expected a turn in time, got: none");
+        return DeadlineExceeded("API server: expected a turn in time, got: none")
+            .From(Origin::kApiServer);
       }
       if (now < open_at_) {
         closed_for = std::min(open_at_, deadline) - now;
@@ -28,7 +29,9 @@ Status Pacer::Enter(std::stop_token stop, Duration timeout) {
       }
     }
     if (closed_for > Duration::zero()) clock_.SleepFor(closed_for, stop);
-    if (stop.stop_requested()) return Cancelled("API server: stopped while waiting for a turn");
+    if (stop.stop_requested()) {
+      return Cancelled("API server: stopped while waiting for a turn").From(Origin::kStop);
+    }
   }
 }
 

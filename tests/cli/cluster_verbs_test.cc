@@ -311,17 +311,22 @@ TEST_F(ClusterVerbsTest, VerboseTellsEachRequest) {
   EXPECT_THAT(err_, HasSubstr("meshtrain: GET 200 in "));
 }
 
-TEST(EndOfCallTest, EachErrorOfTheServerHasItsExitCode) {
+TEST(EndOfCallTest, EachErrorHasItsExitCode) {
+  const auto server = [](const Status& status) { return status.From(Origin::kApiServer); };
   const std::pair<Status, int> cases[] = {
       {OkStatus(), cluster::kExitDone},
-      {NotFound("x"), cluster::kExitNoInput},
-      {Unavailable("x"), cluster::kExitIo},
-      {DeadlineExceeded("x"), cluster::kExitIo},
+      {server(NotFound("x")), cluster::kExitNoInput},
+      {server(Unavailable("x")), cluster::kExitIo},
+      {server(DeadlineExceeded("x")), cluster::kExitIo},
+      {server(Internal("x")), cluster::kExitInternal},
+      {Cancelled("x").From(Origin::kStop), cluster::kExitInterrupted},
+      {server(PermissionDenied("x")), cluster::kExitBadConfig},
+      {server(InvalidArgument("x")), cluster::kExitBadConfig},
+      // What nobody says anything of is ours, and no answer of the server's.
+      {NotFound("x"), cluster::kExitCannotCreate},
       {Internal("x"), cluster::kExitInternal},
-      {Cancelled("x"), cluster::kExitInterrupted},
       {Unavailable("x").From(Origin::kOutput), cluster::kExitIo},
-      {PermissionDenied("x"), cluster::kExitBadConfig},
-      {InvalidArgument("x"), cluster::kExitBadConfig},
+      {NotFound("x").From(Origin::kManifest), cluster::kExitNoInput},
   };
   for (const auto& [status, want] : cases) {
     std::ostringstream out, err;

@@ -77,6 +77,7 @@ TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
     };
     const Status status = client.Create(Pods(), "ml", "{}", {}).status();
     EXPECT_EQ(status.code(), c.want) << c.http;
+    EXPECT_EQ(status.origin(), Origin::kApiServer) << c.http;
     EXPECT_THAT(status.message(), HasSubstr(c.message));
   }
 }
@@ -113,7 +114,9 @@ TEST_F(HttpClientTest, ComesBackWhenTheServerSaysSo) {
 
 TEST_F(HttpClientTest, DoesNotRepeatAWriteThatMayHaveHappened) {
   handler_ = [](const httplib::Request&, httplib::Response& response) { response.status = 500; };
-  EXPECT_EQ(MakeClient().Create(Pods(), "ml", "{}", {}).status().code(), StatusCode::kUnavailable);
+  const Status status = MakeClient().Create(Pods(), "ml", "{}", {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+  EXPECT_EQ(status.origin(), Origin::kApiServer);
   EXPECT_EQ(lines().size(), 1u);
 }
 
@@ -121,7 +124,9 @@ TEST_F(HttpClientTest, AsksBeforeEachWriteButNotBeforeReads) {
   HttpClientOptions options;
   options.may_write = [] { return FailedPrecondition("lease lost"); };
   Client& client = MakeClient(options);
-  EXPECT_EQ(client.Create(Pods(), "ml", "{}", {}).status().code(), StatusCode::kFailedPrecondition);
+  const Status made = client.Create(Pods(), "ml", "{}", {}).status();
+  EXPECT_EQ(made.code(), StatusCode::kFailedPrecondition) << made.ToString();
+  EXPECT_EQ(made.origin(), std::nullopt);  // not the server's
   EXPECT_EQ(client.Delete(Pods(), "ml", "p", {}, {}).status().code(),
             StatusCode::kFailedPrecondition);
   EXPECT_TRUE(client.Get(Pods(), "ml", "p", {}).ok());
@@ -152,6 +157,7 @@ TEST_F(HttpClientTest, GivesUpAtTheDeadline) {
       MakeClient().Get(Pods(), "ml", "p", {.timeout = std::chrono::milliseconds(100)}).status();
   over_ = true;
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.ToString();
+  EXPECT_EQ(status.origin(), Origin::kApiServer);
 }
 
 TEST(HttpClientConfigTest, RefusesWhatItCannotUse) {
