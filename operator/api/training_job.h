@@ -126,7 +126,7 @@ struct RunPolicy {
   std::optional<int64_t> startup_deadline_seconds;
   std::optional<int64_t> progress_deadline_seconds;
   // A pod on a node not heard of for so long is replaced, although its processes may live on.
-  // Nothing: only where the Node is gone or tainted out-of-service.
+  // Unset: only where the Node is gone or tainted out-of-service.
   std::optional<int64_t> dead_node_seconds;
   std::optional<int64_t>
       peer_return_seconds;  // what the worker does with it: cluster::kEnvPeerReturn

@@ -93,9 +93,9 @@ class Store {
   // view that are on it have lost it. (A pod that comes later may be on a new node of that name.)
   void LostNode(const JobView& view, const std::string& name);
 
-  // Nothing where there is no such job.
+  // nullopt where there is no such job.
   std::optional<JobView> View(const std::string& key) const;
-  // Nothing where the job has no running leader that serves progress.
+  // nullopt where the job has no running leader that serves progress.
   std::optional<ProgressTarget> Leader(const std::string& key) const;
   std::vector<std::string> JobKeys() const;
 

@@ -40,7 +40,7 @@ class EventCorrelator {
     int64_t count = 1;       // 1: create it; more: it exists, raise its count
     TimePoint first, last;
   };
-  // Nothing when the subject has sent too many.
+  // nullopt when the subject has sent too many.
   std::optional<Send> Correlate(const Event& event, TimePoint now);
 
  private:

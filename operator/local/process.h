@@ -49,7 +49,7 @@ class Process {
   // Readable when Poll has something to find out.
   int status_fd() const { return status_; }
   // The exit code once it and all that it started are gone; 128 + signal where one ended it.
-  // Nothing while it runs.
+  // nullopt while it runs.
   std::optional<int> Poll();
   // What kept the program from being executed; empty where nothing did. Known when Poll gives a
   // code.

@@ -13,7 +13,7 @@ namespace meshtrain::reconcile {
 //  "checkpoint":{"step":100,"path":"…"},"plan":{"mesh":"…","peakBytesPerDevice":1,"collectiveBytesPerStep":1,"hash":"…"},
 //  "stoppedRank":"worker-3","rankStepSeconds":[0.1,null]}; all but `step` may be absent, and what has the wrong type counts as
 //  absent.
-// Nothing where the text is no such object. Texts within it are cut to bounded lengths.
+// nullopt where the text is no such object. Texts within it are cut to bounded lengths.
 std::optional<ProgressSeen> ParseProgress(std::string_view text, TimePoint observed_at);
 
 }  // namespace meshtrain::reconcile

@@ -271,8 +271,8 @@ Result<DTensor> Session::Relayout(const DTensor& value, const Layout& layout) {
   MT_RETURN_IF_ERROR(CheckMade(value).At("relayout"));
   if (!(layout.mesh() == value.layout_.mesh())) {
     return InvalidArgument("relayout: expected a layout on mesh " +
-                           value.layout_.mesh().Beside(layout.mesh()) +
-                           ", got: " + layout.mesh().Beside(value.layout_.mesh()));
+                           value.layout_.mesh().ToStringUnlike(layout.mesh()) +
+                           ", got: " + layout.mesh().ToStringUnlike(value.layout_.mesh()));
   }
   if (layout.rank() != value.type_.rank()) {
     return InvalidArgument("relayout: expected a layout of rank " +
@@ -425,8 +425,8 @@ Result<std::vector<Session::Stored*>> Session::StatesOf(
     MT_ASSIGN_OR_RETURN(Stored * stored, Find(variable));
     if (!(stored->value.layout_.mesh() == mesh)) {
       return InvalidArgument("variable `" + variable.name() + "`: expected it on mesh " +
-                             mesh.Beside(stored->value.layout_.mesh()) +
-                             ", got: " + stored->value.layout_.mesh().Beside(mesh));
+                             mesh.ToStringUnlike(stored->value.layout_.mesh()) +
+                             ", got: " + stored->value.layout_.mesh().ToStringUnlike(mesh));
     }
     states.push_back(stored);
   }
@@ -623,8 +623,8 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
   const Layout& want = inputs_[input].layout_;
   if (!(value.layout_.mesh() == want.mesh())) {
     return InvalidArgument("input `" + name + "`: expected a tensor on mesh " +
-                           want.mesh().Beside(value.layout_.mesh()) +
-                           ", got: " + value.layout_.mesh().Beside(want.mesh()));
+                           want.mesh().ToStringUnlike(value.layout_.mesh()) +
+                           ", got: " + value.layout_.mesh().ToStringUnlike(want.mesh()));
   }
   if (!(value.layout_ == want)) {
     return InvalidArgument("input `" + name + "`: expected layout " + want.ToString() +

@@ -161,8 +161,8 @@ class Checker {
     return layout.ok();
   }
 
-  // A layout that stands beside a weight of the layer.
-  void Beside(const Layer& layer, const std::string& weight, int rank) {
+  // The layout that a layer gives to one of its weights.
+  void WeightLayout(const Layer& layer, const std::string& weight, int rank) {
     const std::string option = weight.substr(layer.name.size() + 1) + "_layout";
     const auto specs = layer.options.Texts(option);
     if (!specs) return;
@@ -180,7 +180,7 @@ class Checker {
       }
     }
     for (const Layer& layer : program_.model.layers) {
-      for (const auto& [weight, rank] : WeightsOf(layer)) Beside(layer, weight, rank);
+      for (const auto& [weight, rank] : WeightsOf(layer)) WeightLayout(layer, weight, rank);
     }
     for (const LayoutRule& rule : program_.layout.rules) {
       if (problems_.Clean(rule.spot.path)) Fits(rule.specs, rule.spot.place, rule.spot.path);

@@ -43,7 +43,7 @@ struct Says {
   // holds others.
   std::string_view sample = "";
   // More of the program that the sample needs, as YAML.
-  std::string_view beside = "";
+  std::string_view context = "";
 };
 
 struct Catalogue;

@@ -118,7 +118,7 @@ struct Named {
   Place place;   // of the name
   Node options;  // an empty map when there are none
 };
-// Nothing, with a mistake told, when it is neither. `noun`: "layer".
+// nullopt, with a mistake told, when it is neither. `noun`: "layer".
 std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::string& path,
                                std::string_view noun);
 

@@ -22,7 +22,7 @@ const std::vector<std::string>& Strategies() {
 }
 
 // Beside parameter servers each worker computes a step by itself, and servers hold the variables.
-void CheckBesideServers(Problems& problems, const Program& program) {
+void CheckWithServers(Problems& problems, const Program& program) {
   const auto refuse = [&](std::string_view field, const std::string& what) {
     problems.Add(program.PlaceOf(field), program.path + "." + std::string(field), what);
   };
@@ -163,7 +163,7 @@ void ApplyStrategy(Problems& problems, Place place, const std::string& path,
     program.devices.count = slice->devices;
   }
   // What one process computes on by itself: a ps's worker too.
-  if (strategy == "ParameterServer") return CheckBesideServers(problems, program);
+  if (strategy == "ParameterServer") return CheckWithServers(problems, program);
   const bool many = strategy == "MultiWorkerMirrored" || strategy == "TPU" || strategy.empty();
   if (processes > 1 && !many) {
     return refuse("`" + Excerpt(strategy) + "` trains in one process, got: " +

@@ -42,11 +42,11 @@ std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
   if (now - last->moved < stuck_after || !last->progress.busy_with.empty()) return std::nullopt;
   size_t waiting_long = 0;  // anywhere
   int waiting_ahead = 0;    // for however long
-  int beside = 0;           // at the same place as the last, itself not counted
+  int as_far = 0;           // at the same place as the last, itself not counted
   const Standing* longest_ahead = nullptr;
   for (const Standing& member : members) {
     const bool ahead = Position(member) != Position(*last);
-    if (!ahead && &member != &*last) ++beside;
+    if (!ahead && &member != &*last) ++as_far;
     if (member.progress.waiting_at.empty()) continue;
     if (now - member.waiting_since >= stuck_after) ++waiting_long;
     if (!ahead) continue;
@@ -58,7 +58,7 @@ std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
   const std::string since = " for " + SecondsText(now - last->moved);
   if (longest_ahead != nullptr && now - longest_ahead->waiting_since >= stuck_after) {
     return Unavailable(cluster::ToString(last->task) +
-                       (beside > 0 ? " and " + std::to_string(beside) + " more" : "") + " stuck: " +
+                       (as_far > 0 ? " and " + std::to_string(as_far) + " more" : "") + " stuck: " +
                        Where(last->progress) + since + "; " + std::to_string(waiting_ahead) +
                        (waiting_ahead == 1 ? " other waits" : " others wait") + " for it, " +
                        cluster::ToString(longest_ahead->task) + " longest, in " +

@@ -155,7 +155,7 @@ std::string Mesh::ToString() const {
   return text;
 }
 
-std::string Mesh::Beside(const Mesh& other) const {
+std::string Mesh::ToStringUnlike(const Mesh& other) const {
   std::string text = ToString();
   if (*this == other || axes() != other.axes()) return text;
   text += " on ";

@@ -64,7 +64,7 @@ class Mesh {
   std::string ToString() const;
   // For a message that names this mesh beside `other`: with its devices where only these differ,
   // "b=2 on cpu:0, cpu:1".
-  std::string Beside(const Mesh& other) const;
+  std::string ToStringUnlike(const Mesh& other) const;
 
   int num_axes() const { return static_cast<int>(impl_->axes.size()); }
   const std::vector<Axis>& axes() const { return impl_->axes; }

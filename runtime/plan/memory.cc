@@ -90,7 +90,8 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       stored[v] = true;
     }
   }
-  std::vector<int> beside(local.values.size(), -1);  // last step beside which a collective reads it
+  std::vector<int> overlapped(local.values.size(),
+                              -1);  // last step during which a collective reads it
   if (overlap) {
     const std::vector<int> deadlines = Deadlines(*plan);
     for (int s = 0; s < end; ++s) {
@@ -98,7 +99,7 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       // What it reads and writes stays where it is until it is complete.
       for (const ValueId v : plan->steps[s].reads) {
         dies[v] = std::max(dies[v], deadlines[s] - 1);
-        beside[v] = std::max(beside[v], deadlines[s] - 1);
+        overlapped[v] = std::max(overlapped[v], deadlines[s] - 1);
       }
       for (const ValueId v : plan->steps[s].writes) dies[v] = std::max(dies[v], deadlines[s] - 1);
       if (deadlines[s] < end) plan->steps[deadlines[s]].waits.push_back(s);
@@ -138,7 +139,7 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const Step& step = plan->steps[writer];
       const bool same_index = step.kind == StepKind::kFused && !Folds(local, step);
       in_place =
-          writer > guarded && beside[state.entry] < writer &&
+          writer > guarded && overlapped[state.entry] < writer &&
           (last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index));
     }
     if (in_place) {
@@ -168,7 +169,7 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const ValueId from = op.operands[0], to = op.results[0];
       const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
       if (last_step[from] != s || last_readers[from] != 1 || !free(from) || !free(to) ||
-          last_read[from] == end || (op.kind == "reshape" && beside[from] >= s)) {
+          last_read[from] == end || (op.kind == "reshape" && overlapped[from] >= s)) {
         continue;
       }
       in_place_of[to] = from;

@@ -35,8 +35,9 @@ Status CheckGiven(std::string_view kind, const std::string& name, const Layout& 
                   const Options& options) {
   const std::string what = Named(kind, name);
   if (!(layout.mesh() == mesh)) {
-    return InvalidArgument(what + ": expected a layout on mesh `" + mesh.Beside(layout.mesh()) +
-                           "`, got one on `" + layout.mesh().Beside(mesh) + "`");
+    return InvalidArgument(what + ": expected a layout on mesh `" +
+                           mesh.ToStringUnlike(layout.mesh()) + "`, got one on `" +
+                           layout.mesh().ToStringUnlike(mesh) + "`");
   }
   if (layout.rank() != type.rank()) {
     return InvalidArgument(what + ": expected a layout of rank " + std::to_string(type.rank()) +

@@ -41,13 +41,13 @@ struct Problem {
   int64_t replication_limit_bytes = 0;
 
   std::vector<OpInfo> ops;
-  std::vector<End> ends;  // outputs and leaving states
+  std::vector<End> ends;  // outputs, and states as the step leaves them
   // Per value: which axes should split it, as far as something given says so. Nothing is ever
   // pending here, except in inputs that are fed so.
   std::vector<Placement> hints;
   // Per value: the hint is the layout itself (inputs, entering states, results of relayout).
   std::vector<char> fixed;
-  // Per value: how many ops use it; outputs and leaving states count as one each.
+  // Per value: how many ops use it; outputs and states as they are left count as one each.
   std::vector<int> uses;
   // Per value: one op that uses it, -1: none.
   std::vector<int> user;

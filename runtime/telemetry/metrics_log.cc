@@ -84,7 +84,7 @@ struct Line {
   bool of_step = false;  // else of a validation
 };
 
-// Nothing for a line that is none of ours.
+// nullopt for a line that is none of ours.
 std::optional<Line> LineOf(const std::string& text) {
   const auto line = nlohmann::json::parse(text, nullptr, false);
   if (!line.is_object()) return std::nullopt;

@@ -75,7 +75,7 @@ class EarlyStopping final : public Callback {
     int64_t step = 0;   // finished steps at its end
     double value = 0;   // of the monitored figure
   };
-  // Nothing before the first epoch that has the figure.
+  // nullopt before the first epoch that has the figure.
   const std::optional<Best>& best() const { return best_; }
   const std::string& monitor() const { return monitor_; }
 

@@ -52,7 +52,7 @@ class ServerEngine final : public Engine {
   }
   Status Agree(std::stop_token) override { return OkStatus(); }
 
-  // A session of the servers begins with the first values.
+  // A term of the servers begins with the first values.
   Status BeginAnew(std::span<const Tensor> given) override {
     for (size_t i = 0; i < given.size(); ++i) {
       MT_RETURN_IF_ERROR(coordinator_.Write(training_->parameters[i], given[i]));

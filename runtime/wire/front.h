@@ -24,7 +24,7 @@ struct Front {
 };
 
 void PutFront(uint32_t magic, const Front& front, void* to);
-// Nothing: bytes of another kind. Whether the head is too long is for the caller to say.
+// nullopt for bytes of another kind. Whether the head is too long is for the caller to say.
 std::optional<Front> GetFront(uint32_t magic, const void* from);
 
 }  // namespace meshtrain::wire

@@ -148,7 +148,7 @@ TEST_P(BackendSuite, CollectivesBesideTheStepChangeNothing) {
       int64_t bytes = 0, calls = 0;
       const auto got =
           RunPlan(*backend, beside, input,
-                  {.seed = seed, .steps = 5, .bytes_sent = &bytes, .calls_beside = &calls});
+                  {.seed = seed, .steps = 5, .bytes_sent = &bytes, .calls_overlapped = &calls});
       ASSERT_TRUE(got.ok()) << got.status().ToString();
       ExpectNear(*got, *want, 0);
       EXPECT_EQ(bytes, beside.CollectiveBytesPerStep());

@@ -51,7 +51,7 @@ TEST_P(FaultsOnEveryWay, AKilledProcessIsNamedByAllOthersSoon) {
   for (const int64_t count : {1000, 3'000'000}) {
     ProcessesOptions options = Three(GetParam(), true);
     options.leave_together = false;
-    options.beside = [](Board& board) {
+    options.in_parent = [](Board& board) {
       // In the middle of whatever it does.
       ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
       kill(board.rows[2].pid.load(), SIGKILL);
@@ -156,7 +156,7 @@ TEST_P(FaultsOnEveryWay,
   for (const int64_t count : {1000, 3'000'000}) {
     ProcessesOptions options = Three(GetParam(), true);
     options.deadline = seconds(3);
-    options.beside = [](Board& board) {
+    options.in_parent = [](Board& board) {
       ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
       const int pid = board.rows[2].pid.load();
       kill(pid, SIGSTOP);

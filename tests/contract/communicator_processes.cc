@@ -89,7 +89,7 @@ std::vector<std::string> RunProcesses(const ProcessesOptions& options,
     for (int p = 0; p < options.processes; ++p) {
       threads.emplace_back([&, p] { texts[p] = RunOne(options, p, board, body); });
     }
-    if (options.beside) options.beside(board);
+    if (options.in_parent) options.in_parent(board);
     threads.clear();
     return texts;
   }
@@ -105,7 +105,7 @@ std::vector<std::string> RunProcesses(const ProcessesOptions& options,
     }
     children.push_back(child);
   }
-  if (options.beside) options.beside(board);
+  if (options.in_parent) options.in_parent(board);
   for (int p = 0; p < options.processes; ++p) {
     int how = 0;
     MT_CHECK(waitpid(children[p], &how, 0) == children[p]);

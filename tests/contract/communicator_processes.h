@@ -55,8 +55,8 @@ struct ProcessesOptions {
   // Changes what one process is made with, or whom it connects to; ports are known in the second.
   std::function<void(int process, FabricOptions&)> adjust_options;
   std::function<void(int process, FabricGroup&, Board&)> adjust_group;
-  // Runs beside the processes, in the test's own.
-  std::function<void(Board&)> beside;
+  // Runs in the test's own process while the others run.
+  std::function<void(Board&)> in_parent;
 };
 
 // Runs `body` in each process, after Connect (whatever came of it, see Member::connected); gives

@@ -245,7 +245,7 @@ TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
   options.connected = false;
   Strangers strangers;
   std::atomic<int64_t> ended{0};
-  options.beside = [&](Board& board) {
+  options.in_parent = [&](Board& board) {
     ASSERT_TRUE(WaitUntil([&] { return board.rows[0].port.load() != 0; }));
     strangers.Come(board.rows[0].port.load(), 1000, "");
     strangers.Come(board.rows[0].port.load(), 20,

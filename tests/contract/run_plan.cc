@@ -117,8 +117,9 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
   std::vector<int64_t> ranks(p.mesh.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   std::unique_ptr<collective::Communicator> communicator;
-  if (options.calls_beside != nullptr) {
-    communicator = std::make_unique<SlowCommunicator>(p.mesh, options.seed, options.calls_beside);
+  if (options.calls_overlapped != nullptr) {
+    communicator =
+        std::make_unique<SlowCommunicator>(p.mesh, options.seed, options.calls_overlapped);
   }
   MT_ASSIGN_OR_RETURN(auto executable, backend.Compile(plan, ranks, communicator.get()));
   std::vector<Buffers> inputs, states, outputs;

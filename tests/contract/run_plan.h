@@ -20,7 +20,7 @@ struct RunOptions {
   int64_t* bytes_sent = nullptr;  // per device and step, as the backend counted
   // The communicator acts as one between hosts does: calls take their time and may run beside the
   // step. Counts those that did.
-  int64_t* calls_beside = nullptr;
+  int64_t* calls_overlapped = nullptr;
 };
 Result<testing::StepResult> RunPlan(Backend& backend, const plan::Plan& plan,
                                     const testing::StepInput& input,

@@ -15,21 +15,21 @@ void AddFields(const std::vector<Field>& fields, const std::string& prefix,
   for (const Field& field : fields) {
     const std::string path = prefix + std::string(field.name);
     if (!field.says.sample.empty()) {
-      out->push_back({path, std::string(field.says.beside), &field});
+      out->push_back({path, std::string(field.says.context), &field});
     }
     AddFields(field.fields, path + (field.type == FieldType::kMaps ? "[0]." : "."), out);
   }
 }
 
-// `path`: where an entry's options are, with KIND for its name; `beside`: a program with KIND.
-void AddEntries(const Catalogue& catalogue, const std::string& path, const std::string& beside,
+// `path`: where an entry's options are, with KIND for its name; `context`: a program with KIND.
+void AddEntries(const Catalogue& catalogue, const std::string& path, const std::string& context,
                 std::vector<RowCase>* out) {
   const auto filled = [](std::string text, std::string_view kind) {
     for (size_t at; (at = text.find("KIND")) != std::string::npos;) text.replace(at, 4, kind);
     return text;
   };
   for (const Entry& entry : catalogue.entries) {
-    Node program = Parse(filled(beside, entry.name));
+    Node program = Parse(filled(context, entry.name));
     const std::string options =
         entry.direct ? path.substr(0, path.rfind(".KIND")) : filled(path, entry.name);
     if (entry.several_inputs) PutAt(&program, options + ".inputs", Parse("[x, x]"));
@@ -41,8 +41,8 @@ void AddEntries(const Catalogue& catalogue, const std::string& path, const std::
     AddFields(entry.options, options + ".", &rows);
     for (RowCase& row : rows) {
       Node whole = program;
-      if (!row.beside.empty()) {
-        const Node more = Parse(row.beside);
+      if (!row.context.empty()) {
+        const Node more = Parse(row.context);
         for (const Node::Member& member : more.members) {
           PutAt(&whole, options + "." + member.key, member.value);
         }
@@ -53,7 +53,7 @@ void AddEntries(const Catalogue& catalogue, const std::string& path, const std::
         if (!number) continue;
         PutAt(&whole, row.path, Node::Word("2"));
       }
-      row.beside = ToYaml(whole);
+      row.context = ToYaml(whole);
       out->push_back(std::move(row));
     }
   }

@@ -12,8 +12,8 @@
 namespace meshtrain::manifest {
 
 struct RowCase {
-  std::string path;    // below `program`, "data.shuffle.seed"; or "checkpoint.keep"
-  std::string beside;  // YAML that the field needs beside it, merged into the program
+  std::string path;     // below `program`, "data.shuffle.seed"; or "checkpoint.keep"
+  std::string context;  // YAML that the field needs beside it, merged into the program
   const Field* field = nullptr;
 };
 // Those with a sample.

@@ -125,10 +125,10 @@ class CpuExecutable final : public Executable {
     }
     const OneOpenMpThread one;
     // Beside the run, where the plan has room for it and waiting is what a collective does.
-    calls_beside_ = collectives_ != nullptr && communicator_->waits();
+    overlaps_calls_ = collectives_ != nullptr && communicator_->waits();
     waited_ = {};
     ended_ = RunSteps();
-    if (!calls_beside_) return OkStatus();
+    if (!overlaps_calls_) return OkStatus();
     const Status finished = Waiting([&] { return collectives_->Finish(); });
     for (RunStep& step : steps_) step.call = 0;
     if (ended_.ok()) ended_ = finished;
@@ -186,7 +186,7 @@ class CpuExecutable final : public Executable {
   Status Begin(RunStep& step) {
     const auto each = [this](const auto& body) { Each(body); };
     for (RunCollective& c : step.collectives) {
-      if (!calls_beside_) {
+      if (!overlaps_calls_) {
         MT_RETURN_IF_ERROR(
             Waiting([&] { return c.step.Run(*communicator_, &parallel_, c.frames, each); }));
         continue;
@@ -356,7 +356,7 @@ class CpuExecutable final : public Executable {
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
   Guard guard_;
   bool one_by_one_ = true;
-  bool calls_beside_ = false;
+  bool overlaps_calls_ = false;
   Duration waited_{};                   // in the last step
   Status ended_;                        // of the last step, until somebody waits
   std::unique_ptr<Queue> collectives_;  // last: its thread uses what stands above

@@ -69,11 +69,12 @@ Status CheckName(std::string_view noun, std::string_view name,
   return OkStatus();
 }
 
-// `beside`: what stands beside an entry's options, or beside the entry itself.
+// `other_options`: names that every entry has beside its own options; `other_entries`: names that
+// are none of entries, but taken.
 Status CheckEntries(std::string_view noun, const std::vector<Entry>& all, size_t own,
-                    const std::vector<std::string_view>& beside_options,
-                    const std::vector<std::string_view>& beside_entry) {
-  std::vector<std::string_view> taken = beside_entry;
+                    const std::vector<std::string_view>& other_options,
+                    const std::vector<std::string_view>& other_entries) {
+  std::vector<std::string_view> taken = other_entries;
   for (size_t i = 0; i < all.size(); ++i) {
     const Entry& entry = all[i];
     if (i >= own) {
@@ -82,7 +83,7 @@ Status CheckEntries(std::string_view noun, const std::vector<Entry>& all, size_t
       if (entry.about.empty()) {
         return InvalidArgument("rows: " + where + ": expected a sentence about it, got: none");
       }
-      std::vector<std::string_view> options = beside_options;
+      std::vector<std::string_view> options = other_options;
       for (const Field& option : entry.options) {
         MT_RETURN_IF_ERROR(CheckName(where + ", option", option.name, options));
         options.push_back(option.name);
@@ -95,12 +96,12 @@ Status CheckEntries(std::string_view noun, const std::vector<Entry>& all, size_t
 
 // `from` after `all`; checks what is new.
 Status Append(std::string_view noun, std::vector<Entry> built_in, const std::vector<Entry>& from,
-              const std::vector<std::string_view>& beside_options,
-              const std::vector<std::string_view>& beside_entry, std::vector<Entry>* to) {
+              const std::vector<std::string_view>& other_options,
+              const std::vector<std::string_view>& other_entries, std::vector<Entry>* to) {
   const size_t own = built_in.size() + to->size();
   to->insert(to->end(), from.begin(), from.end());
-  return CheckEntries(noun, With(noun, std::move(built_in), *to).entries, own, beside_options,
-                      beside_entry);
+  return CheckEntries(noun, With(noun, std::move(built_in), *to).entries, own, other_options,
+                      other_entries);
 }
 
 }  // namespace

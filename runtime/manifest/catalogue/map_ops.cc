@@ -9,7 +9,7 @@ Field Horizontal() {
                                             .fallback = "true",
                                             .shows = Shows::kData,
                                             .sample = "false",
-                                            .beside = "{vertical: true}"});
+                                            .context = "{vertical: true}"});
   const auto read = field.read;
   field.read = [read](Fields& in, void* out) {
     read(in, out);

@@ -18,7 +18,7 @@ const Catalogue& Partitioners() {
                                     .fallback = "262144",
                                     .shows = Shows::kServers,
                                     .sample = "5",
-                                    .beside = "{max_shards: 3}"}),
+                                    .context = "{max_shards: 3}"}),
                        option::Int("max_shards", {.least = 1},
                                    {.about = "The most parts.",
                                     .fallback = "1",

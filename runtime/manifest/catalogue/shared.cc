@@ -93,11 +93,11 @@ std::vector<Field> CrossentropyOptions() {
                                      .sample = "true"})};
 }
 
-Field FigureNameOption(std::string_view sample, std::string_view beside) {
+Field FigureNameOption(std::string_view sample, std::string_view context) {
   return option::Text("name", {.about = "What the figure is called.",
                                .fallback = "the metric's own",
                                .sample = sample,
-                               .beside = beside});
+                               .context = context});
 }
 
 Field ClassOption() {
@@ -143,7 +143,7 @@ std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> ow
                     {.about = "Not those whose path contains one of these.",
                      .fallback = "[]",
                      .sample = "[bias]",
-                     .beside = "{weight_decay: 0.5}"}),
+                     .context = "{weight_decay: 0.5}"}),
   };
   for (Field& field : own) all.push_back(std::move(field));
   return all;

@@ -29,7 +29,7 @@ Field Reduction();
 std::vector<Field> CrossentropyOptions();  // reduction and from_logits
 
 // Of metrics.
-Field FigureNameOption(std::string_view sample, std::string_view beside = "");
+Field FigureNameOption(std::string_view sample, std::string_view context = "");
 Field ClassOption();  // of those that ask which examples are positive
 
 // Of sources: images, labels and labels_as, where `sample` is the name of a file.

@@ -74,13 +74,13 @@ const std::vector<Field>& ShuffleFields() {
                   .fallback = "the program's seed",
                   .shows = Shows::kData,
                   .sample = "7",
-                  .beside = "{data: {shuffle: {buffer: 10}}}"}),
+                  .context = "{data: {shuffle: {buffer: 10}}}"}),
       field::Bool("reshuffle", &Shuffle::reshuffle,
                   {.about = "Whether each pass has an order of its own.",
                    .fallback = "true",
                    .shows = Shows::kData,
                    .sample = "false",
-                   .beside = "{data: {shuffle: {buffer: 10}}}"})};
+                   .context = "{data: {shuffle: {buffer: 10}}}"})};
   return kFields;
 }
 
@@ -200,7 +200,7 @@ std::vector<Field> DataFields() {
                    .fallback = "false; true under strategies that make their own mesh",
                    .shows = Shows::kPermits,
                    .sample = "true",
-                   .beside = "{data: {batch: 33}}"}),
+                   .context = "{data: {batch: 33}}"}),
       field::Own<Data>("cache", "true; of image_folder also false", ReadCache, WriteCache,
                        {.about = "Decoded examples stay in memory.",
                         .fallback = "true",

@@ -15,12 +15,12 @@ const std::vector<Field>& RuleFields() {
           "match", &LayoutRule::match,
           {.about = "A regular expression for paths of weights, hidden_1.kernel, from their start.",
            .sample = "'hidden.*kernel'",
-           .beside = kRule})),
+           .context = kRule})),
       field::Required(
           field::Texts("spec", &LayoutRule::specs,
                        {.about = "An axis of the mesh, or unsharded, for each dimension.",
                         .sample = "[batch, unsharded]",
-                        .beside = kRule}))};
+                        .context = kRule}))};
   return kFields;
 }
 
@@ -75,8 +75,8 @@ const std::vector<Field>& LayoutFields() {
                               "processes hold the mesh.",
                      .fallback = "auto",
                      .sample = "shared",
-                     .beside = "{optimizer: adam, model: [flatten, dense: {units: 5000}, dense: "
-                               "{units: 4}]}"}),
+                     .context = "{optimizer: adam, model: [flatten, dense: {units: 5000}, dense: "
+                                "{units: 4}]}"}),
         rules,
         field::Own<Layout>("inputs", "a map from x and y to layouts", ReadInputs, WriteInputs,
                            {.about = "Layouts of the features (x) and the labels (y).",
@@ -116,7 +116,7 @@ Field LayoutField() {
                 "predicted time of a step.",
        .fallback = "weights replicated, inputs split over the axis batch",
        .sample = "auto",
-       .beside = "{data: {batch: 4}, model: [flatten, dense: {units: 20000}, dense: {units: 4}]}"},
+       .context = "{data: {batch: 4}, model: [flatten, dense: {units: 20000}, dense: {units: 4}]}"},
       LayoutFields());
 }
 

@@ -148,8 +148,8 @@ std::vector<Field> BuiltIn() {
                                     "sorts the keys of a map.",
                            .fallback = "the map's",
                            .sample = "[model, batch]",
-                           .beside = "{mesh: {batch: 2, model: 2}, layout: {rules: [{match: "
-                                     "'.*kernel', spec: [unsharded, model]}]}}"}),
+                           .context = "{mesh: {batch: 2, model: 2}, layout: {rules: [{match: "
+                                      "'.*kernel', spec: [unsharded, model]}]}}"}),
       field::Map("devices", &Program::devices, DeviceFields(),
                  {.about = "What computes, and how many.", .fallback = "as the mesh needs"}),
       field::Required(

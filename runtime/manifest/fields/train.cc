@@ -11,7 +11,7 @@ const std::vector<Field>& ValidationFields() {
                   .fallback = "1",
                   .shows = Shows::kLoop,
                   .sample = "2",
-                  .beside = "{train: {epochs: 4}}"}),
+                  .context = "{train: {epochs: 4}}"}),
       field::Int("steps", &Train::validation_steps, {.least = 1},
                  {.about = "Batches of a validation, the first ones of data.test.",
                   .fallback = "all",
@@ -46,19 +46,19 @@ std::vector<Field> EarlyStoppingFields() {
                    .fallback = "val_loss",
                    .shows = Shows::kLoop,
                    .sample = "accuracy",
-                   .beside = kStops}),
+                   .context = kStops}),
       field::Int("patience", &EarlyStopping::patience, {.least = 0},
                  {.about = "Epochs without a better figure before the run ends.",
                   .fallback = "0",
                   .shows = Shows::kLoop,
                   .sample = "3",
-                  .beside = kStops}),
+                  .context = kStops}),
       field::Number("min_delta", &EarlyStopping::min_delta, {.least = 0},
                     {.about = "How much better counts as better.",
                      .fallback = "0",
                      .shows = Shows::kLoop,
                      .sample = "0.5",
-                     .beside = kStops}),
+                     .context = kStops}),
       field::Bool(
           "restore_best_weights", &EarlyStopping::restore_best_weights,
           {.about = "Whether the model that the run leaves is that of the best epoch, whose "
@@ -66,7 +66,7 @@ std::vector<Field> EarlyStoppingFields() {
            .fallback = "false",
            .shows = Shows::kLoop,
            .sample = "true",
-           .beside = kStops})};
+           .context = kStops})};
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ std::vector<Field> TrainFields() {
                    .fallback = "f32",
                    .shows = Shows::kPlan,
                    .sample = "bf16",
-                   .beside = "{precision: bf16}"}),
+                   .context = "{precision: bf16}"}),
       field::Texts(
           "recompute", &Train::recompute,
           {.about = "Layers whose values are computed again on the way back, not kept "
@@ -118,8 +118,8 @@ std::vector<Field> TrainFields() {
            .fallback = "none",
            .shows = Shows::kPlan,
            .sample = "[hidden]",
-           .beside = "{model: [flatten, dense: {name: hidden, units: 8, activation: tanh}, "
-                     "dense: {units: 4}]}"}),
+           .context = "{model: [flatten, dense: {name: hidden, units: 8, activation: tanh}, "
+                      "dense: {units: 4}]}"}),
       field::Own<Train>("validation", "true, false, or a map", ReadValidation, WriteValidation,
                         {.about = "Whether and how data.test is looked at between epochs.",
                          .fallback = "true where there is data.test",

@@ -202,23 +202,23 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
     };
     MT_ASSIGN_OR_RETURN(const std::jthread pinging, StartThread("pings of servers", ping));
     const Duration until = SystemClock().Monotonic() + o.start_timeout;
-    if (o.session == 0) {
+    if (o.term == 0) {
       // The predecessor's clock may have been ahead of ours, by more than it lived.
       const int64_t now = std::chrono::duration_cast<std::chrono::microseconds>(
                               SystemClock().Now().time_since_epoch())
                               .count();
       MT_ASSIGN_OR_RETURN(const int64_t before,
                           coordinator->servers_->NewestSession(o.start_timeout, stop));
-      coordinator->options_.session = std::max(now, before + 1);
+      coordinator->options_.term = std::max(now, before + 1);
     }
     MT_RETURN_IF_ERROR(coordinator->servers_->SetUp(
-        {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound},
+        {.term = o.term, .restore = o.restore, .staleness_bound = o.staleness_bound},
         until - SystemClock().Monotonic(), stop));
   }
   MT_ASSIGN_OR_RETURN(coordinator->dispatcher_,
                       Dispatcher::Create({.workers = workers,
                                           .identity = o.identity,
-                                          .session = o.session,
+                                          .term = o.term,
                                           .in_flight = o.steps_in_flight,
                                           .max_attempts = o.max_attempts,
                                           .max_queued = o.max_queued,

@@ -60,8 +60,10 @@ struct CoordinatorOptions {
   Partitioner partitioner = Whole{};
   int64_t seed = 0;  // of initial values
 
-  // Higher than any before; 0: from the clock, and in any case above those that the servers are in.
-  int64_t session = 0;
+  // The term's number: a term is the time of one coordinator with its servers, and what a server
+  // keeps is of one. Higher than any before; 0: from the clock, and in any case above those that
+  // the servers are in.
+  int64_t term = 0;
   std::string
       restore;  // a checkpoint's own folder, of this strategy or another; "": initial values
   int64_t staleness_bound =
@@ -142,7 +144,7 @@ using BatchTypes = std::vector<mesh::TensorType>;  // of the recipe's components
 
 class Coordinator {
  public:
-  // Waits until every server is there and begins a session on it; workers may come later. Errors:
+  // Waits until every server is there and begins a term on it; workers may come later. Errors:
   // kInvalidArgument, kUnavailable naming who did not come, a server's.
   static Result<std::unique_ptr<Coordinator>> Create(CoordinatorOptions options,
                                                      std::stop_token stop = {});
@@ -153,7 +155,7 @@ class Coordinator {
 
   int num_workers() const { return dispatcher_->workers(); }
   int num_servers() const { return servers_->size(); }
-  int64_t session() const { return options_.session; }
+  int64_t term() const { return options_.term; }
 
   // --- definitions
   // Creates variables on the servers, with their initial values or those of the checkpoint to
@@ -216,11 +218,11 @@ class Coordinator {
   // `stop`: gives it up, with kCancelled where it is not complete yet. A checkpoint that was given
   // up is made anew here; kUnavailable where steps have ended since, so that it would be another.
   Status WaitForSave(std::stop_token stop = {});
-  // The newest step whose checkpoint is complete, of this session; -1: none.
+  // The newest step whose checkpoint is complete, of this term; -1: none.
   int64_t last_saved() const;
   // The same, with where it lies and how long it took. Thread-safe.
   std::optional<checkpoint::SaveReport> last_save() const;
-  // How many of this session came to nothing. Thread-safe.
+  // How many of this term came to nothing. Thread-safe.
   int64_t failed_saves() const;
 
   // The job is done: servers and workers may go. Nothing is scheduled after it.

@@ -76,10 +76,8 @@ void Dispatcher::Impl::End(int64_t step, StepOutcome outcome) {
 }
 
 void Dispatcher::Impl::StartSetUp(int worker, int64_t incarnation, int64_t to) {
-  WorkerSetUpRequest request{.session = options_.session,
-                             .worker = worker,
-                             .workers = workers(),
-                             .incarnation = incarnation};
+  WorkerSetUpRequest request{
+      .term = options_.term, .worker = worker, .workers = workers(), .incarnation = incarnation};
   for (int s = 0; s < servers_->size(); ++s) request.servers.push_back(servers_->address(s));
   {
     MutexLock lock(mutex_);
@@ -117,7 +115,7 @@ void Dispatcher::Impl::Ready(int worker, int64_t incarnation, int64_t to) {
 }
 
 void Dispatcher::Impl::StartLoad(int worker, int64_t incarnation, int64_t from, int64_t to) {
-  LoadRequest request{.session = options_.session, .incarnation = incarnation, .first = from};
+  LoadRequest request{.term = options_.term, .incarnation = incarnation, .first = from};
   {
     MutexLock lock(mutex_);
     for (int64_t i = from; i < to; ++i) {
@@ -174,7 +172,7 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
 }
 
 void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
-  RunRequest request{.session = options_.session, .incarnation = incarnation, .step = step};
+  RunRequest request{.term = options_.term, .incarnation = incarnation, .step = step};
   request.min_versions = servers_->versions();
   request.server_wait_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.return_timeout).count();
@@ -394,7 +392,7 @@ void Dispatcher::Impl::EndWorkers(bool goes_on, Duration timeout) {
   const auto told = std::make_shared<Told>();
   told->left = peers_.size();
   for (const auto& peer : peers_) {
-    peer->Call(goes_on ? kWorkerLeave : kWorkerEnd, {Encode(EndRequest{options_.session}), {}},
+    peer->Call(goes_on ? kWorkerLeave : kWorkerEnd, {Encode(EndRequest{options_.term}), {}},
                timeout, nullptr,
                [told, address = peer->address()](const Result<std::string>& answer) {
                  if (!answer.ok()) {

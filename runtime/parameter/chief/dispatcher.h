@@ -27,7 +27,7 @@ namespace meshtrain::parameter {
 struct DispatcherOptions {
   std::vector<std::string> workers;  // addresses
   Identity identity;
-  int64_t session = 0;
+  int64_t term = 0;
   int in_flight = 1;           // steps that a worker holds at once
   int max_attempts = 10;       // see schedule.h
   int64_t max_queued = 10000;  // Submit waits where so many steps wait for a worker

@@ -76,7 +76,7 @@ void Dispatcher::Impl::PingWorker(int worker, int64_t incarnation, bool judge) {
         }
         if (!answer.ok()) return Lost(worker, incarnation, answer.status());
         const auto reply = Decode<WorkerPingReply>(*answer);
-        if (reply.ok() && reply->session == options_.session && reply->incarnation == incarnation) {
+        if (reply.ok() && reply->term == options_.term && reply->incarnation == incarnation) {
           return;
         }
         Lost(worker, incarnation, FailedPrecondition("its process is another one"));

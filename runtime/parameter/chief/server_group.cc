@@ -123,7 +123,7 @@ Result<int64_t> ServerGroup::NewestSession(Duration timeout, std::stop_token sto
   int64_t newest = 0;
   for (const std::string& answer : answers) {
     MT_ASSIGN_OR_RETURN(const ServerPingReply reply, Decode<ServerPingReply>(answer));
-    newest = std::max(newest, reply.session);
+    newest = std::max(newest, reply.term);
   }
   return newest;
 }
@@ -138,7 +138,7 @@ Status ServerGroup::SetUp(const SetUpRequest& request, Duration timeout, std::st
   }
   MT_RETURN_IF_ERROR(CallEach(kServerSetUp, requests, timeout, rpc_timeout_, stop).status());
   MutexLock lock(mutex_);
-  session_ = request.session;
+  term_ = request.term;
   definitions_ = 0;
   return OkStatus();
 }
@@ -147,7 +147,7 @@ void ServerGroup::End(bool goes_on, Duration timeout) {
   EndRequest request;
   {
     MutexLock lock(mutex_);
-    request.session = session_;
+    request.term = term_;
   }
   const std::vector<std::optional<Frame>> requests(peers_.size(), Frame{Encode(request), {}});
   if (const auto told =
@@ -163,7 +163,7 @@ Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration 
   DefineRequest request;
   {
     MutexLock lock(mutex_);
-    request.session = session_;
+    request.term = term_;
     request.number = definitions_;
   }
   std::vector<std::optional<Frame>> requests;
@@ -181,10 +181,10 @@ Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration 
 Result<Tensor> ServerGroup::Read(const std::vector<Planner::Part>& parts, Duration timeout,
                                  std::stop_token stop) {
   MT_CHECK(!parts.empty());
-  int64_t session = 0;
+  int64_t term = 0;
   {
     MutexLock lock(mutex_);
-    session = session_;
+    term = term_;
   }
   std::vector<ReadRequest> asked(peers_.size());
   std::vector<std::vector<const ServerState*>> states(peers_.size());
@@ -199,7 +199,7 @@ Result<Tensor> ServerGroup::Read(const std::vector<Planner::Part>& parts, Durati
   std::vector<Land> lands(peers_.size());
   for (size_t s = 0; s < peers_.size(); ++s) {
     if (states[s].empty()) continue;
-    asked[s].session = session;
+    asked[s].term = term;
     requests[s] = Frame{Encode(asked[s]), {}};
     lands[s] = [&values, s](std::string_view) -> Result<std::vector<std::span<std::byte>>> {
       std::vector<std::span<std::byte>> to;
@@ -226,7 +226,7 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
   PushRequest request;
   {
     MutexLock lock(mutex_);
-    request.session = session_;
+    request.term = term_;
     request.id = {kCoordinator, 1, next_write_++};
     open_writes_.insert(request.id.seq);
     // An earlier one may be under way still, and come later.
@@ -269,10 +269,10 @@ Status ServerGroup::Cut(int64_t step, const std::string& folder, std::vector<int
                      .cuts_log = cuts_log};
   {
     MutexLock lock(mutex_);
-    request.session = session_;
+    request.term = term_;
   }
   const auto called = CallEach(kServerCut, ToAll(request), timeout, rpc_timeout_, stop);
-  // A session that is over: it came back without its state, or serves another coordinator.
+  // A term that is over: it came back without its state, or serves another coordinator.
   if (called.status().code() == StatusCode::kFailedPrecondition) {
     return called.status().WithCode(StatusCode::kUnavailable).From(Origin::kPeers);
   }
@@ -294,7 +294,7 @@ Result<std::vector<checkpoint::Index>> ServerGroup::WriteParts(
   WriteRequest request{.step = step, .program_hash = program_hash, .metadata = metadata};
   {
     MutexLock lock(mutex_);
-    request.session = session_;
+    request.term = term_;
     request.metadata[std::string(kVersionsKey)] = cut_versions_;
   }
   MT_ASSIGN_OR_RETURN(const auto answers,
@@ -312,7 +312,7 @@ Status ServerGroup::Committed(int64_t step, Duration timeout, std::stop_token st
   CommittedRequest request{.step = step};
   {
     MutexLock lock(mutex_);
-    request.session = session_;
+    request.term = term_;
   }
   return CallEach(kServerCommitted, ToAll(request), timeout, rpc_timeout_, stop).status();
 }
@@ -332,17 +332,17 @@ void ServerGroup::NoteVersions(const std::vector<int64_t>& versions) {
 void ServerGroup::Ping(int server, std::vector<std::string> lost, std::vector<int64_t> incarnations,
                        Duration timeout, std::function<void(Status)> done) {
   // What it had acknowledged before it was asked.
-  int64_t session = 0, definitions = 0, version = 0;
+  int64_t term = 0, definitions = 0, version = 0;
   {
     MutexLock lock(mutex_);
-    session = session_;
+    term = term_;
     definitions = definitions_;
     version = versions_[server];
   }
   peers_[server]->Call(
-      kServerPing, {Encode(PingRequest{std::move(lost), session, std::move(incarnations)}), {}},
+      kServerPing, {Encode(PingRequest{std::move(lost), term, std::move(incarnations)}), {}},
       timeout, nullptr,
-      [this, server, session, definitions, version, done](const Result<std::string>& answer) {
+      [this, server, term, definitions, version, done](const Result<std::string>& answer) {
         if (!answer.ok()) return done(answer.status().At(Name(server)));
         const auto reply = Decode<ServerPingReply>(*answer);
         if (!reply.ok()) return done(reply.status());
@@ -350,15 +350,14 @@ void ServerGroup::Ping(int server, std::vector<std::string> lost, std::vector<in
           MutexLock lock(mutex_);
           log_bytes_[server] = reply->log_bytes;
         }
-        if (reply->session == session && reply->definitions >= definitions &&
-            reply->version >= version) {
+        if (reply->term == term && reply->definitions >= definitions && reply->version >= version) {
           return done(OkStatus());
         }
-        done(DataLoss(
-            Name(server) + ": expected session " + std::to_string(session) + " with " +
-            std::to_string(definitions) + " definitions at version " + std::to_string(version) +
-            " or later, got: session " + std::to_string(reply->session) + " with " +
-            std::to_string(reply->definitions) + " at version " + std::to_string(reply->version)));
+        done(DataLoss(Name(server) + ": expected term " + std::to_string(term) + " with " +
+                      std::to_string(definitions) + " definitions at version " +
+                      std::to_string(version) + " or later, got: term " +
+                      std::to_string(reply->term) + " with " + std::to_string(reply->definitions) +
+                      " at version " + std::to_string(reply->version)));
       });
 }
 

@@ -33,9 +33,9 @@ class ServerGroup {
   int size() const { return static_cast<int>(peers_.size()); }
   const std::string& address(int server) const { return peers_[server]->address(); }
 
-  // The newest session that any of them is in; 0: none is in one. Waits for all. Errors: as SetUp.
+  // The newest term that any of them is in; 0: none is in one. Waits for all. Errors: as SetUp.
   Result<int64_t> NewestSession(Duration timeout, std::stop_token stop);
-  // Begins a session on all of them. Errors: kUnavailable naming the server that did not answer in
+  // Begins a term on all of them. Errors: kUnavailable naming the server that did not answer in
   // time; a server's.
   Status SetUp(const SetUpRequest& request, Duration timeout, std::stop_token stop);
   // The job is done, or goes on with another chief. Who does not hear it in time lives on.
@@ -84,7 +84,7 @@ class ServerGroup {
   std::vector<std::unique_ptr<Peer>> peers_;
   const Duration rpc_timeout_;
   mutable Mutex mutex_;
-  int64_t session_ MT_GUARDED_BY(mutex_) = 0;
+  int64_t term_ MT_GUARDED_BY(mutex_) = 0;
   int64_t definitions_ MT_GUARDED_BY(mutex_) = 0;
   int64_t next_write_ MT_GUARDED_BY(mutex_) = 0;
   std::set<int64_t> open_writes_ MT_GUARDED_BY(mutex_);  // numbers of those under way

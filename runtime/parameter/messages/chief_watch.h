@@ -27,7 +27,7 @@ struct ChiefSeen {
 
 class ChiefWatch {
  public:
-  // A chief begins a session.
+  // A chief begins a term.
   void Began() { Set(/*left=*/false); }
   void Heard(std::vector<std::string> lost) {
     MutexLock lock(mutex_);

@@ -2,7 +2,7 @@
 // into which field of the wire's message, and both directions walk that one list.
 //
 //   void Fields(auto& walk, Of<CutRequest> auto& m) {
-//     walk(m.session, MT_WIRE(session));
+//     walk(m.term, MT_WIRE(term));
 //     walk(m.folder, MT_WIRE(folder));
 //   }
 //

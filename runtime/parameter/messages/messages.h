@@ -52,24 +52,24 @@ struct Definition {
 };
 
 struct SetUpRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int32_t server = 0;
   int32_t servers = 1;
   std::string restore;
   int64_t staleness_bound = -1;
   friend bool operator==(const SetUpRequest&, const SetUpRequest&) = default;
 };
-// To workers too: the session was the job's last, its processes may go.
+// To workers too: the term was the job's last, its processes may go.
 struct EndRequest {
-  int64_t session = 0;
+  int64_t term = 0;
 };
 struct DefineRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t number = 0;
   Definition definition;
 };
 struct PushRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   PushId id;
   int64_t settled = 0;
   std::string update;
@@ -84,7 +84,7 @@ struct PushReply {
   std::vector<mesh::TensorType> types;
 };
 struct PullRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   std::vector<std::string> names;
   int64_t min_version = 0;
   int64_t have_version = -1;
@@ -95,7 +95,7 @@ struct PullReply {
   std::vector<mesh::TensorType> types;
 };
 struct ReadRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   std::vector<std::string> names;
 };
 struct ReadReply {
@@ -103,7 +103,7 @@ struct ReadReply {
   std::vector<mesh::TensorType> types;
 };
 struct CutRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t step = 0;
   std::string folder;                 // of checkpoints
   std::vector<int64_t> incarnations;  // as in PingRequest
@@ -115,7 +115,7 @@ struct CutReply {
 // In the metadata of a checkpoint: the version of each server at its cut, "12,13".
 inline constexpr std::string_view kVersionsKey = "parameter_server.versions";
 struct WriteRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t step = 0;
   std::string program_hash;
   std::map<std::string, std::string> metadata;
@@ -124,18 +124,18 @@ struct WriteReply {
   std::string index;
 };
 struct CommittedRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t step = 0;
 };
 // Of a server or a worker, with whom the chief misses ("worker-3").
 struct PingRequest {
   std::vector<std::string> lost;
   // To servers only. By worker: pushes of an earlier incarnation come too late (Store::Fence).
-  int64_t session = 0;
+  int64_t term = 0;
   std::vector<int64_t> incarnations;
 };
 struct ServerPingReply {
-  int64_t session = 0;
+  int64_t term = 0;
   uint64_t boot = 0;
   int64_t definitions = 0;
   int64_t version = 0;
@@ -145,7 +145,7 @@ struct ServerPingReply {
 // --- the push log
 
 struct Base {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t version = 0;
   std::vector<PushTable::Entry> seen;
   int64_t definitions = 0;
@@ -211,7 +211,7 @@ struct CursorAt {
 };
 // Tensors of entries travel behind the head; EntriesPayload and the decoder agree on their order.
 struct WorkerSetUpRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int32_t worker = 0;
   int32_t workers = 1;
   int64_t incarnation = 0;
@@ -223,7 +223,7 @@ struct WorkerSetUpReply {
   uint64_t boot = 0;
 };
 struct LoadRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t incarnation = 0;
   int64_t first = 0;
   std::vector<Entry> entries;
@@ -238,7 +238,7 @@ struct RunArgument {
   friend bool operator==(const RunArgument&, const RunArgument&) = default;
 };
 struct RunRequest {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t incarnation = 0;
   int64_t step = 0;
   std::vector<int64_t> functions;
@@ -259,7 +259,7 @@ struct RunReply {
   int64_t pushed_bytes = 0;
 };
 struct WorkerPingReply {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t incarnation = 0;
   uint64_t boot = 0;
 };

@@ -64,21 +64,21 @@ void Fields(auto& walk, Of<Definition> auto& m) {
 }
 void Fields(auto& walk, Of<SetUpRequest> auto& m) {
   walk.Within(MT_WIRE(options), [&m](auto& options) {
-    options(m.session, MT_WIRE(session));
+    options(m.term, MT_WIRE(term));
     options(m.server, MT_WIRE(server));
     options(m.servers, MT_WIRE(servers));
     options(m.restore, MT_WIRE(restore));
     options(m.staleness_bound, MT_WIRE(staleness_bound));
   });
 }
-void Fields(auto& walk, Of<EndRequest> auto& m) { walk(m.session, MT_WIRE(session)); }
+void Fields(auto& walk, Of<EndRequest> auto& m) { walk(m.term, MT_WIRE(term)); }
 void Fields(auto& walk, Of<DefineRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.number, MT_WIRE(number));
   walk(m.definition, MT_WIRE(definition));
 }
 void Fields(auto& walk, Of<PushRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.id.worker, MT_WIRE(worker));
   walk(m.id.incarnation, MT_WIRE(incarnation));
   walk(m.id.seq, MT_WIRE(seq));
@@ -95,7 +95,7 @@ void Fields(auto& walk, Of<PushReply> auto& m) {
   walk(m.types, MT_WIRE(types));
 }
 void Fields(auto& walk, Of<PullRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.names, MT_WIRE(names));
   walk(m.min_version, MT_WIRE(min_version));
   walk(m.have_version, MT_WIRE(have_version));
@@ -106,7 +106,7 @@ void Fields(auto& walk, Of<PullReply> auto& m) {
   walk(m.types, MT_WIRE(types));
 }
 void Fields(auto& walk, Of<ReadRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.names, MT_WIRE(names));
 }
 void Fields(auto& walk, Of<ReadReply> auto& m) {
@@ -114,7 +114,7 @@ void Fields(auto& walk, Of<ReadReply> auto& m) {
   walk(m.types, MT_WIRE(types));
 }
 void Fields(auto& walk, Of<CutRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.step, MT_WIRE(step));
   walk(m.folder, MT_WIRE(folder));
   walk(m.incarnations, MT_WIRE(incarnations));
@@ -122,24 +122,24 @@ void Fields(auto& walk, Of<CutRequest> auto& m) {
 }
 void Fields(auto& walk, Of<CutReply> auto& m) { walk(m.version, MT_WIRE(version)); }
 void Fields(auto& walk, Of<WriteRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.step, MT_WIRE(step));
   walk(m.program_hash, MT_WIRE(program_hash));
   walk(m.metadata, MT_WIRE(metadata));
 }
 void Fields(auto& walk, Of<WriteReply> auto& m) { walk(m.index, MT_WIRE(index)); }
 void Fields(auto& walk, Of<CommittedRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.step, MT_WIRE(step));
 }
 // A WorkerPingRequest is the same without what is for servers.
 void Fields(auto& walk, Of<PingRequest> auto& m) {
   walk(m.lost, MT_WIRE(lost));
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.incarnations, MT_WIRE(incarnations));
 }
 void Fields(auto& walk, Of<ServerPingReply> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.boot, MT_WIRE(boot));
   walk(m.definitions, MT_WIRE(definitions));
   walk(m.version, MT_WIRE(version));
@@ -155,7 +155,7 @@ void Fields(auto& walk, Of<PushTable::Entry> auto& m) {
   walk(m.seqs, MT_WIRE(seqs));
 }
 void Fields(auto& walk, Of<Base> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.version, MT_WIRE(version));
   walk(m.seen, MT_WIRE(seen));
   walk(m.definitions, MT_WIRE(definitions));

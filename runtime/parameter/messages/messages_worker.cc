@@ -137,7 +137,7 @@ void Fields(auto& walk, Of<Entry> auto& m) {
 // --- requests and replies
 
 void Fields(auto& walk, Of<WorkerSetUpRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.worker, MT_WIRE(worker));
   walk(m.workers, MT_WIRE(workers));
   walk(m.incarnation, MT_WIRE(incarnation));
@@ -147,7 +147,7 @@ void Fields(auto& walk, Of<WorkerSetUpRequest> auto& m) {
 }
 void Fields(auto& walk, Of<WorkerSetUpReply> auto& m) { walk(m.boot, MT_WIRE(boot)); }
 void Fields(auto& walk, Of<LoadRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.incarnation, MT_WIRE(incarnation));
   walk(m.first, MT_WIRE(first));
   walk(m.entries, MT_WIRE(entries));
@@ -161,7 +161,7 @@ void Fields(auto& walk, Of<RunArgument> auto& m) {
                  Where(Kind::kTensor, m.type, MT_WIRE(tensor)));
 }
 void Fields(auto& walk, Of<RunRequest> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.incarnation, MT_WIRE(incarnation));
   walk(m.step, MT_WIRE(step));
   walk(m.functions, MT_WIRE(functions));
@@ -195,7 +195,7 @@ void Fields(Walk& walk, Of<RunReply> auto& m) {
   walk(m.pushed_bytes, MT_WIRE(pushed_bytes));
 }
 void Fields(auto& walk, Of<WorkerPingReply> auto& m) {
-  walk(m.session, MT_WIRE(session));
+  walk(m.term, MT_WIRE(term));
   walk(m.incarnation, MT_WIRE(incarnation));
   walk(m.boot, MT_WIRE(boot));
 }

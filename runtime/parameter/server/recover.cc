@@ -55,7 +55,7 @@ int64_t VersionOf(std::string_view versions, int32_t server) {
 }  // namespace
 
 Status Store::Recover() {
-  const std::string path = SessionPath();
+  const std::string path = TermPath();
   const auto file = MappedFile::Open(path);
   if (!file.ok() && file.status().code() == StatusCode::kNotFound) return Forget();
   if (!file.ok()) return file.status();
@@ -68,7 +68,7 @@ Status Store::Recover() {
     MT_RETURN_IF_ERROR(Prepare(define.definition).At(path));
     ++definitions_;
   }
-  MT_ASSIGN_OR_RETURN(session_log_, LogWriter::Reopen(path, records.end));
+  MT_ASSIGN_OR_RETURN(term_log_, LogWriter::Reopen(path, records.end));
   MT_RETURN_IF_ERROR(RecoverLog());
   PublishCatalogue();
   std::vector<std::string> pulled;
@@ -76,7 +76,7 @@ Status Store::Recover() {
     if (state.spec.pulled) pulled.push_back(name);
   }
   LogInfo("parameter server is back", {{"folder", options_.folder},
-                                       {"session", std::to_string(session())},
+                                       {"term", std::to_string(term())},
                                        {"version", std::to_string(version_)}});
   return Publish(pulled);
 }
@@ -101,7 +101,7 @@ std::string Store::FolderOf(const Base& base) const {
 }
 
 Result<std::string> Store::WhyUnusable(const Base& base) const {
-  if (base.session != session()) return "of session " + std::to_string(base.session);
+  if (base.term != term()) return "of term " + std::to_string(base.term);
   if (base.checkpoint_step < 0) return std::string();
   const std::string path = checkpoint::CheckpointFolder(FolderOf(base), base.checkpoint_step);
   const auto checkpoint = checkpoint::Checkpoint::Open(path);
@@ -115,7 +115,7 @@ Result<std::string> Store::WhyUnusable(const Base& base) const {
     const auto it = metadata.find(std::string(key));
     return it == metadata.end() ? std::string() : it->second;
   };
-  if (of(kSessionKey) != std::to_string(session())) return path + ": of another run";
+  if (of(kTermKey) != std::to_string(term())) return path + ": of another run";
   // One step may be saved twice: the segment's cut, or the one before it?
   if (VersionOf(of(kVersionsKey), setup_->server) != base.version) {
     return path + ": of versions " + of(kVersionsKey) + ", not " + std::to_string(base.version);
@@ -137,8 +137,8 @@ Status Store::SetAside(const Status& why) {
     if (::rename(path.c_str(), to.c_str()) == 0) return OkStatus();
     return ErrnoStatus(errno, "cannot set aside", path);
   };
-  // The session first: without it nobody reads the segments.
-  MT_RETURN_IF_ERROR(move(SessionPath()));
+  // The term first: without it nobody reads the segments.
+  MT_RETURN_IF_ERROR(move(TermPath()));
   MT_RETURN_IF_ERROR(SyncFolder(options_.folder));
   MT_ASSIGN_OR_RETURN(const std::vector<Segment> segments, ListSegments(options_.folder));
   for (const Segment& s : segments)
@@ -175,7 +175,7 @@ Status Store::RecoverLog() {
   }
   if (read.empty()) {
     // Killed before the first segment stood: nothing was acknowledged.
-    return BeginSegment({.session = session(), .initial = true}, {});
+    return BeginSegment({.term = term(), .initial = true}, {});
   }
   size_t from = read.size();
   std::string whys;
@@ -235,7 +235,7 @@ Status Store::ApplyBase(const Base& base, Bytes payload) {
   for (size_t i = 0; i < values.size(); ++i) {
     const auto it = states_.find(base.inline_states[i].name);
     if (it == states_.end()) {
-      return DataLoss("expected states of this session, got: `" + base.inline_states[i].name + "`");
+      return DataLoss("expected states of this term, got: `" + base.inline_states[i].name + "`");
     }
     MT_RETURN_IF_ERROR(session_->Write(it->second.variable, values[i]));
   }

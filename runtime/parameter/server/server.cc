@@ -109,8 +109,8 @@ class ParameterServer::Impl {
   }
 
   // Store::Fence, where it would say something new.
-  void Fence(int64_t session, std::vector<int64_t> incarnations) {
-    std::pair fence(session, std::move(incarnations));
+  void Fence(int64_t term, std::vector<int64_t> incarnations) {
+    std::pair fence(term, std::move(incarnations));
     {
       MutexLock lock(mutex_);
       if (fence == fence_) return;
@@ -184,9 +184,9 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
       });
   methods[kServerRead] =
       StoreMethod<ReadRequest>([](Store& store, const ReadRequest& r) -> Result<Frame> {
-        if (r.session != store.session()) {
-          return FailedPrecondition("expected session " + std::to_string(store.session()) +
-                                    ", got: " + std::to_string(r.session));
+        if (r.term != store.term()) {
+          return FailedPrecondition("expected term " + std::to_string(store.term()) +
+                                    ", got: " + std::to_string(r.term));
         }
         MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, store.Read(r.names));
         ReadReply reply{store.version(), {}};
@@ -210,9 +210,9 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
       });
   const auto told = [this](auto what) {
     return StoreMethod<EndRequest>([what](Store& store, const EndRequest& r) -> Result<Frame> {
-      if (r.session != store.session()) {
-        return FailedPrecondition("expected session " + std::to_string(store.session()) +
-                                  ", got: " + std::to_string(r.session));
+      if (r.term != store.term()) {
+        return FailedPrecondition("expected term " + std::to_string(store.term()) +
+                                  ", got: " + std::to_string(r.term));
       }
       what();
       return Frame{};
@@ -230,11 +230,11 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
                             auto ping = Decode<PingRequest>(request.head);
                             if (!ping.ok()) return reply(ping.status());
                             chief_.Heard(std::move(ping->lost));
-                            Fence(ping->session, std::move(ping->incarnations));
+                            Fence(ping->term, std::move(ping->incarnations));
                             ServerPingReply answer{.boot = boot_};
                             {
                               MutexLock lock(mutex_);
-                              answer.session = view_.catalogue->session;
+                              answer.term = view_.catalogue->term;
                               answer.definitions = view_.definitions;
                               answer.version = view_.newest->version;
                               answer.log_bytes = view_.log_bytes;
@@ -249,9 +249,9 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
           MutexLock lock(mutex_);
           catalogue = view_.catalogue;
         }
-        if (r.session != catalogue->session) {
-          return FailedPrecondition("expected session " + std::to_string(catalogue->session) +
-                                    ", got: " + std::to_string(r.session));
+        if (r.term != catalogue->term) {
+          return FailedPrecondition("expected term " + std::to_string(catalogue->term) +
+                                    ", got: " + std::to_string(r.term));
         }
         std::vector<TensorType> types;
         if (!r.update.empty()) {
@@ -392,7 +392,7 @@ void ParameterServer::Impl::Pull(Request request, Reply reply) {
   {
     MutexLock lock(mutex_);
     newest = view_.newest;
-    if (message->session == newest->session && message->min_version > newest->version) {
+    if (message->term == newest->term && message->min_version > newest->version) {
       if (closed_) return;  // `reply` goes unsaid
       waiters_.push_back(
           {std::move(*message), std::move(reply), SystemClock().Monotonic() + request.left});
@@ -400,9 +400,9 @@ void ParameterServer::Impl::Pull(Request request, Reply reply) {
       return;
     }
   }
-  if (message->session != newest->session || newest->session == 0) {
-    return reply(FailedPrecondition("expected session " + std::to_string(newest->session) +
-                                    ", got: " + std::to_string(message->session)));
+  if (message->term != newest->term || newest->term == 0) {
+    return reply(FailedPrecondition("expected term " + std::to_string(newest->term) +
+                                    ", got: " + std::to_string(message->term)));
   }
   reply(Answer(*message, *newest));
 }
@@ -416,7 +416,7 @@ void ParameterServer::Impl::ServeWaiters() {
     newest = view_.newest;
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       const auto next = std::next(it);
-      if (it->request.session != newest->session || it->request.min_version <= newest->version ||
+      if (it->request.term != newest->term || it->request.min_version <= newest->version ||
           it->until <= now) {
         ready.splice(ready.end(), waiters_, it);
       }
@@ -424,9 +424,9 @@ void ParameterServer::Impl::ServeWaiters() {
     }
   }
   for (Waiter& waiter : ready) {
-    if (waiter.request.session != newest->session) {
-      waiter.reply(FailedPrecondition("expected session " + std::to_string(newest->session) +
-                                      ", got: " + std::to_string(waiter.request.session)));
+    if (waiter.request.term != newest->term) {
+      waiter.reply(FailedPrecondition("expected term " + std::to_string(newest->term) +
+                                      ", got: " + std::to_string(waiter.request.term)));
     } else if (waiter.request.min_version > newest->version) {
       waiter.reply(DeadlineExceeded("pull: expected version " +
                                     std::to_string(waiter.request.min_version) +
@@ -443,7 +443,7 @@ void ParameterServer::Impl::Write(Request request, Reply reply) {
   if (!message.ok()) return reply(message.status());
   auto shared = std::make_shared<Reply>(std::move(reply));
   Add(Task([this, message = std::move(*message), shared](Store& store) {
-    if (!cut_ || cut_->step != message.step || message.session != store.session()) {
+    if (!cut_ || cut_->step != message.step || message.term != store.term()) {
       return (*shared)(
           FailedPrecondition("expected a step that was cut, got: " + std::to_string(message.step)));
     }

@@ -1,4 +1,4 @@
-// Long: states, log and checkpoints of one session change together, and a kill may come between any
+// Long: states, log and checkpoints of one term change together, and a kill may come between any
 // two steps.
 #include "runtime/parameter/server/store.h"
 
@@ -23,8 +23,8 @@ mesh::Layout LayoutFor(const TensorType& type) {
   return mesh::Layout::Replicated(mesh::Mesh(), type.rank());
 }
 
-Status OtherSession(int64_t got, int64_t ours) {
-  return FailedPrecondition("expected session " + std::to_string(ours) +
+Status OtherTerm(int64_t got, int64_t ours) {
+  return FailedPrecondition("expected term " + std::to_string(ours) +
                             ", got: " + std::to_string(got));
 }
 
@@ -45,48 +45,48 @@ Result<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
   return store;
 }
 
-// --- sessions and definitions
+// --- terms and definitions
 
 Status Store::SetUp(const SetUpRequest& request) {
   if (setup_ && *setup_ == request) return OkStatus();
   // One that could not be begun may be tried again, but those before it are over.
-  const int64_t over = setup_ ? setup_->session : std::max<int64_t>(tried_session_ - 1, 0);
-  if (request.session <= over) {
-    return FailedPrecondition("expected a session after " + std::to_string(over) +
-                              ", got: " + std::to_string(request.session) +
+  const int64_t over = setup_ ? setup_->term : std::max<int64_t>(tried_term_ - 1, 0);
+  if (request.term <= over) {
+    return FailedPrecondition("expected a term after " + std::to_string(over) +
+                              ", got: " + std::to_string(request.term) +
                               " (of a coordinator that was replaced)");
   }
-  tried_session_ = request.session;
+  tried_term_ = request.term;
   MT_RETURN_IF_ERROR(Forget().From(Origin::kOutput));
   Status status = Begin(request);
   if (status.ok()) status = LogSession(request).From(Origin::kOutput);
-  // Half a session is none: the same request would find it there, and pushes a log that is not.
+  // Half a term is none: the same request would find it there, and pushes a log that is not.
   if (!status.ok()) Clear();
   return status;
 }
 
 Status Store::LogSession(const SetUpRequest& request) {
   if (!logs()) return OkStatus();
-  MT_ASSIGN_OR_RETURN(session_log_, LogWriter::Create(SessionPath()));
-  MT_RETURN_IF_ERROR(session_log_->Write(Encode(request), {}));
-  MT_RETURN_IF_ERROR(session_log_->Sync());
-  return BeginSegment({.session = request.session, .initial = true}, {});
+  MT_ASSIGN_OR_RETURN(term_log_, LogWriter::Create(TermPath()));
+  MT_RETURN_IF_ERROR(term_log_->Write(Encode(request), {}));
+  MT_RETURN_IF_ERROR(term_log_->Sync());
+  return BeginSegment({.term = request.term, .initial = true}, {});
 }
 
 Status Store::Forget() {
   Clear();  // first: what is on the disk may be half gone when this returns
   if (!logs()) return OkStatus();
-  // The session first: without it nobody reads the segments.
-  MT_RETURN_IF_ERROR(RemoveFile(SessionPath()));
+  // The term first: without it nobody reads the segments.
+  MT_RETURN_IF_ERROR(RemoveFile(TermPath()));
   MT_RETURN_IF_ERROR(SyncFolder(options_.folder));
   MT_ASSIGN_OR_RETURN(const std::vector<Segment> segments, ListSegments(options_.folder));
   for (const Segment& s : segments) MT_RETURN_IF_ERROR(RemoveFile(s.path));
   return OkStatus();
 }
 
-// As a store that has no session; the folder stays as it is.
+// As a store that has no term; the folder stays as it is.
 void Store::Clear() {
-  session_log_.reset();
+  term_log_.reset();
   log_.reset();
   old_segments_.clear();
   setup_.reset();
@@ -114,7 +114,7 @@ Status Store::Begin(const SetUpRequest& request) {
 }
 
 Status Store::Define(const DefineRequest& request) {
-  if (request.session != session() || !setup_) return OtherSession(request.session, session());
+  if (request.term != term() || !setup_) return OtherTerm(request.term, term());
   if (request.number < definitions_) return OkStatus();
   if (request.number > definitions_) {
     return FailedPrecondition("expected definition " + std::to_string(definitions_) +
@@ -135,8 +135,8 @@ Status Store::Define(const DefineRequest& request) {
     status = status.From(Origin::kOutput);
   }
   if (status.ok() && logs()) {
-    status = session_log_->Write(Encode(request), {});
-    if (status.ok()) status = session_log_->Sync();
+    status = term_log_->Write(Encode(request), {});
+    if (status.ok()) status = term_log_->Sync();
     status = status.From(Origin::kOutput);
   }
   if (!status.ok()) {
@@ -226,7 +226,7 @@ Status Store::Restore(const checkpoint::Checkpoint& checkpoint,
 
 void Store::PublishCatalogue() {
   auto catalogue = std::make_shared<Catalogue>();
-  catalogue->session = session();
+  catalogue->term = term();
   for (const auto& [name, update] : updates_) catalogue->updates.emplace(name, update.inputs);
   for (const auto& [name, state] : states_) catalogue->states.emplace(name, state.spec.type);
   catalogue_ = std::move(catalogue);
@@ -235,7 +235,7 @@ void Store::PublishCatalogue() {
 // A new version; only what changed is read anew.
 Status Store::Publish(const std::vector<std::string>& changed) {
   auto newest = std::make_shared<StoreVersion>(*newest_);
-  newest->session = session();
+  newest->term = term();
   newest->version = version_;
   for (const std::string& name : changed) {
     MT_ASSIGN_OR_RETURN(Tensor value, session_->ReadToHost(states_.at(name).variable));
@@ -249,7 +249,7 @@ Status Store::Publish(const std::vector<std::string>& changed) {
 
 Status Store::CheckPush(const Push& push) const {
   const PushRequest& r = push.request;
-  if (r.session != session() || r.session == 0) return OtherSession(r.session, session());
+  if (r.term != term() || r.term == 0) return OtherTerm(r.term, term());
   if (!broken_.ok()) return broken_;
   std::vector<TensorType> types;
   if (!r.update.empty()) {
@@ -419,8 +419,8 @@ Result<std::vector<Tensor>> Store::Read(const std::vector<std::string>& names) {
   return values;
 }
 
-void Store::Fence(int64_t session, std::span<const int64_t> incarnations) {
-  if (session != this->session()) return;
+void Store::Fence(int64_t term, std::span<const int64_t> incarnations) {
+  if (term != this->term()) return;
   for (size_t w = 0; w < incarnations.size(); ++w) {
     seen_.End(static_cast<int32_t>(w), incarnations[w]);
   }
@@ -429,16 +429,14 @@ void Store::Fence(int64_t session, std::span<const int64_t> incarnations) {
 // --- checkpoints
 
 Result<Cut> Store::MakeCut(const CutRequest& request) {
-  if (request.session != session() || request.session == 0) {
-    return OtherSession(request.session, session());
+  if (request.term != term() || request.term == 0) {
+    return OtherTerm(request.term, term());
   }
   if (!broken_.ok()) return broken_;
-  Fence(request.session, request.incarnations);
+  Fence(request.term, request.incarnations);
   Cut cut{.options = *setup_, .step = request.step, .folder = request.folder, .version = version_};
-  Base base{.session = session(),
-            .version = version_,
-            .seen = seen_.Entries(),
-            .definitions = definitions_};
+  Base base{
+      .term = term(), .version = version_, .seen = seen_.Entries(), .definitions = definitions_};
   base.checkpoint_step = request.step;
   base.checkpoint_folder = ToldFrom(request.folder);
   std::vector<Tensor> copies;
@@ -466,7 +464,7 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
   snapshot.metadata = metadata;
   // So that a server that restarts does not take another run's checkpoint of the same step for its
   // own.
-  snapshot.metadata[std::string(kSessionKey)] = std::to_string(cut.options.session);
+  snapshot.metadata[std::string(kTermKey)] = std::to_string(cut.options.term);
   std::map<std::string, size_t> places;
   for (const auto& [state, value] : cut.states) {
     if (!state.saved) continue;
@@ -479,7 +477,7 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
 }
 
 Status Store::Committed(const CommittedRequest& request) {
-  if (request.session != session()) return OtherSession(request.session, session());
+  if (request.term != term()) return OtherTerm(request.term, term());
   if (!logs() || request.step < 0) return OkStatus();
   if (log_checkpoint_step_ == request.step) return RemoveBefore(old_segments_.size());
   for (size_t i = old_segments_.size(); i > 0; --i) {
@@ -527,10 +525,8 @@ Status Store::RemoveBefore(size_t segment) {
 }
 
 Status Store::Compact() {
-  Base base{.session = session(),
-            .version = version_,
-            .seen = seen_.Entries(),
-            .definitions = definitions_};
+  Base base{
+      .term = term(), .version = version_, .seen = seen_.Entries(), .definitions = definitions_};
   int64_t bytes = 0;
   for (const auto& [name, state] : states_) bytes += state.spec.type.num_bytes();
   if (2 * bytes > log_bytes()) return OkStatus();  // hardly shorter

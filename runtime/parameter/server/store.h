@@ -1,12 +1,13 @@
 // What one parameter server holds: shards of variables, their slots, the programs that change them,
-// and the log that makes a push outlive the process.
+// and the log that makes a push outlive the process. All of it is of one term: the time of one
+// coordinator, which gives it a number above those before.
 //
 // Kept true: a push that was acknowledged is on the disk, in a checkpoint or in the log, and is
 // applied once, however often it is sent and whenever the process is killed. Pushes are applied in
 // the log's order.
 //
 // In `folder`, which the server has for itself:
-//   session             what the coordinator gave: options, definitions
+//   term                what the coordinator gave: options, definitions
 //   push-00000001.log   segments of the log. The first record of each says what state its pushes go
 //                       on from: the initial one, a checkpoint, or states that stand in the record
 //                       itself. A segment is begun at a cut for a checkpoint, and the older ones go
@@ -47,14 +48,14 @@ struct StoreOptions {
 
 // The variables after some push. Nothing writes to it.
 struct StoreVersion {
-  int64_t session = 0;
+  int64_t term = 0;
   int64_t version = 0;
   std::map<std::string, mesh::Tensor> values;
 };
 
 // What a push's values are: the inputs of each update, and every state. Nothing writes to it.
 struct Catalogue {
-  int64_t session = 0;
+  int64_t term = 0;
   std::map<std::string, std::vector<mesh::TensorType>> updates;
   std::map<std::string, mesh::TensorType> states;
 };
@@ -73,8 +74,8 @@ struct Cut {
   std::vector<std::pair<ServerState, mesh::Tensor>>
       states;  // those that this server writes, or not (`saved`)
 };
-// In a checkpoint's metadata: the session that it was saved in.
-inline constexpr std::string_view kSessionKey = "parameter_server.session";
+// In a checkpoint's metadata: the term that it was saved in.
+inline constexpr std::string_view kTermKey = "parameter_server.term";
 
 // Writes this server's part of the checkpoint; nothing is complete before checkpoint::Commit.
 Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_hash,
@@ -82,24 +83,24 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
 
 class Store {
  public:
-  // Goes on where the folder's last process was killed; a new folder has no session. Nor has one in
+  // Goes on where the folder's last process was killed; a new folder has no term. Nor has one in
   // which something acknowledged is gone or damaged, or the checkpoint that the log goes on from:
-  // the log says so, and is set aside. A coordinator that still counts on it hears it by session().
+  // the log says so, and is set aside. A coordinator that still counts on it hears it by term().
   // Errors: base/file.h's.
   static Result<std::unique_ptr<Store>> Open(StoreOptions options);
   ~Store();
 
-  // Begins a session, forgetting the one before. The same one again changes nothing. Errors:
-  // kFailedPrecondition for a session that is over; base/file.h's: there is no session then, and
+  // Begins a term, forgetting the one before. The same one again changes nothing. Errors:
+  // kFailedPrecondition for a term that is over; base/file.h's: there is no term then, and
   // the same request may be repeated.
   Status SetUp(const SetUpRequest& request);
-  // Errors: kFailedPrecondition for another session or a number that is not the next; one that is
+  // Errors: kFailedPrecondition for another term or a number that is not the next; one that is
   // here already is no error. kInvalidArgument, and what loading a program or a checkpoint gives:
   // nothing is changed then.
   Status Define(const DefineRequest& request);
 
   // Logs, syncs and applies a group of pushes; on return what is acknowledged is durable and in
-  // newest(). One result for each. Errors: kFailedPrecondition (another session, an ended
+  // newest(). One result for each. Errors: kFailedPrecondition (another term, an ended
   // incarnation, states that are not known), kAborted (computed from a version older than the
   // staleness bound allows), kOutOfRange (a value that is not finite: neither logged nor applied),
   // base/file.h's (nothing of it is applied).
@@ -107,8 +108,8 @@ class Store {
 
   // Worker i's pushes of an incarnation before incarnations[i] are refused from now on: it was
   // lost, its step runs elsewhere, and what it computed is of values long past. Nothing in another
-  // session. Durable with the next cut; whoever asks repeats it.
-  void Fence(int64_t session, std::span<const int64_t> incarnations);
+  // term. Durable with the next cut; whoever asks repeats it.
+  void Fence(int64_t term, std::span<const int64_t> incarnations);
 
   // Errors: kNotFound.
   Result<std::vector<mesh::Tensor>> Read(const std::vector<std::string>& names);
@@ -123,7 +124,7 @@ class Store {
   // Not OK: the log cannot be trusted any more (a sync failed), or there was no room in it for
   // no_room_timeout; every push is refused with this.
   const Status& health() const { return broken_; }
-  int64_t session() const { return setup_ ? setup_->session : 0; }
+  int64_t term() const { return setup_ ? setup_->term : 0; }
   int64_t version() const { return version_; }
   int64_t definitions() const { return definitions_; }
   int64_t log_bytes() const;
@@ -149,7 +150,7 @@ class Store {
   explicit Store(StoreOptions options) : options_(std::move(options)) {}
 
   bool logs() const { return !options_.folder.empty(); }
-  std::string SessionPath() const { return options_.folder + "/session"; }
+  std::string TermPath() const { return options_.folder + "/term"; }
   Status Forget();
   void Clear();
   Status LogSession(const SetUpRequest& request);
@@ -181,17 +182,17 @@ class Store {
 
   const StoreOptions options_;
   std::optional<SetUpRequest> setup_;
-  int64_t tried_session_ = 0;  // the newest that was to begin here, in this process
+  int64_t tried_term_ = 0;  // the newest that was to begin here, in this process
   int64_t definitions_ = 0;
   int64_t version_ = 0;
   PushTable seen_;
   std::unique_ptr<checkpoint::Checkpoint> restore_;
-  // The steps before the session that they lean on.
+  // The steps before the term that they lean on.
   std::unique_ptr<execute::Session> session_;
   std::map<std::string, State> states_;
   std::vector<std::string> order_;  // names of states, as defined
   std::map<std::string, LoadedUpdate> updates_;
-  std::unique_ptr<LogWriter> session_log_, log_;
+  std::unique_ptr<LogWriter> term_log_, log_;
   std::vector<OldSegment> old_segments_;  // before log_, oldest first
   int64_t segment_number_ = 0;
   int64_t log_checkpoint_step_ = -1;       // of log_'s base

@@ -44,14 +44,13 @@ void Executor::Impl::Loop(std::stop_token stop) {
 Status Executor::Impl::DoSetUp(WorkerSetUpRequest request) {
   {
     MutexLock lock(mutex_);
-    if (request.session < session_id_ ||
-        (request.session == session_id_ && request.incarnation <= incarnation_)) {
+    if (request.term < term_ || (request.term == term_ && request.incarnation <= incarnation_)) {
       return FailedPrecondition("expected an incarnation after " + std::to_string(incarnation_) +
-                                " of session " + std::to_string(session_id_) +
+                                " of term " + std::to_string(term_) +
                                 ", got: " + std::to_string(request.incarnation) + " of " +
-                                std::to_string(request.session));
+                                std::to_string(request.term));
     }
-    session_id_ = request.session;
+    term_ = request.term;
     incarnation_ = request.incarnation;
     abort_ = std::stop_source();
     stop_ = abort_.get_token();
@@ -82,7 +81,7 @@ Status Executor::Impl::DoSetUp(WorkerSetUpRequest request) {
 Status Executor::Impl::DoLoad(LoadRequest request) {
   {
     MutexLock lock(mutex_);
-    if (request.session != session_id_ || request.incarnation != incarnation_) {
+    if (request.term != term_ || request.incarnation != incarnation_) {
       return FailedPrecondition("expected incarnation " + std::to_string(incarnation_) +
                                 ", got: " + std::to_string(request.incarnation));
     }

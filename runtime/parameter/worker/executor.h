@@ -48,7 +48,7 @@ class Executor {
   using RunDone = std::function<void(Result<RunReply> reply, std::vector<mesh::Tensor> outputs)>;
 
   // Forgets the incarnation before; its steps are answered with kFailedPrecondition. Errors: those
-  // of an entry; kFailedPrecondition for a session or an incarnation that is over.
+  // of an entry; kFailedPrecondition for a term or an incarnation that is over.
   void SetUp(WorkerSetUpRequest request, Done done);
   // Errors: as SetUp's; kFailedPrecondition where entries would be missing before `first`.
   void Load(LoadRequest request, Done done);

@@ -100,7 +100,7 @@ Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& server
   std::vector<Asked> asked(servers.size());
   for (size_t s = 0; s < servers.size(); ++s) {
     Asked& a = asked[s];
-    a.request.session = run.request.session;
+    a.request.term = run.request.term;
     if (static_cast<size_t>(servers[s]) < run.request.min_versions.size()) {
       a.request.min_version = run.request.min_versions[servers[s]];
     }
@@ -185,7 +185,7 @@ Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& server
 }
 void Executor::Impl::Send(const RunPtr& run, size_t push) {
   const ServerPush& to = run->function->spec.pushes[push];
-  PushRequest request{run->request.session,
+  PushRequest request{run->request.term,
                       {worker_, run->request.incarnation, run->seq},
                       run->seq,
                       to.update,

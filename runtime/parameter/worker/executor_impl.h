@@ -68,8 +68,8 @@ class Executor::Impl {
       // The step that is running ends at its next wait; what is queued behind it finds its
       // incarnation over.
       MutexLock lock(mutex_);
-      const bool newer = request.session > session_id_ ||
-                         (request.session == session_id_ && request.incarnation > incarnation_);
+      const bool newer =
+          request.term > term_ || (request.term == term_ && request.incarnation > incarnation_);
       if (newer) abort_.request_stop();
     }
     Add([this, request = std::move(request), done](const Status& alive) mutable {
@@ -93,7 +93,7 @@ class Executor::Impl {
   }
   WorkerPingReply Ping() {
     MutexLock lock(mutex_);
-    return {session_id_, incarnation_, boot_};
+    return {term_, incarnation_, boot_};
   }
 
  private:
@@ -199,7 +199,7 @@ class Executor::Impl {
   std::deque<Task> queue_ MT_GUARDED_BY(mutex_);
   std::multimap<Duration, std::function<void()>> later_ MT_GUARDED_BY(mutex_);
   bool closed_ MT_GUARDED_BY(mutex_) = false;
-  int64_t session_id_ MT_GUARDED_BY(mutex_) = 0;
+  int64_t term_ MT_GUARDED_BY(mutex_) = 0;
   int64_t incarnation_ MT_GUARDED_BY(mutex_) = 0;
   std::stop_source abort_ MT_GUARDED_BY(mutex_);
   std::set<int64_t> seqs_ MT_GUARDED_BY(mutex_);  // of pushes under way

@@ -32,7 +32,7 @@ void Executor::Impl::Begin(const RunPtr& run) {
   {
     MutexLock lock(mutex_);
     incarnation = incarnation_;
-    ours = request.session == session_id_ && request.incarnation == incarnation_;
+    ours = request.term == term_ && request.incarnation == incarnation_;
     if (ours) {
       runs_.insert(run);
       before = TakeReturned(request);

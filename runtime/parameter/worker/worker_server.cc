@@ -89,9 +89,9 @@ class WorkerServer::Impl {
       return Method{nullptr, [this, what](Request request, Reply reply) {
                       const auto end = Decode<EndRequest>(request.head);
                       if (!end.ok()) return reply(end.status());
-                      if (const int64_t ours = executor_.Ping().session; end->session != ours) {
-                        return reply(FailedPrecondition("expected session " + std::to_string(ours) +
-                                                        ", got: " + std::to_string(end->session)));
+                      if (const int64_t ours = executor_.Ping().term; end->term != ours) {
+                        return reply(FailedPrecondition("expected term " + std::to_string(ours) +
+                                                        ", got: " + std::to_string(end->term)));
                       }
                       what();
                       reply(Frame{});

@@ -133,7 +133,7 @@ class MeshJob final : public JobStages {
     return std::optional(*std::move(text));
   }
 
-  Ending End(const Result<train::FitResult>& result, std::stop_token stop) override {
+  RoundEnd End(const Result<train::FitResult>& result, std::stop_token stop) override {
     if (std::exchange(lost_writing_, false)) return {.again = true};
     if (!result.ok() && Lost(result.status())) return {.again = true};
     // Another process is asked to stop and leaves; what was saved together is where we go on when

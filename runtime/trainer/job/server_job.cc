@@ -96,7 +96,7 @@ class ServerJob final : public JobStages, Saver {
     return OkStatus();
   }
 
-  // A session on the servers, from the newest whole checkpoint or from the beginning.
+  // A term of the servers, from the newest whole checkpoint or from the beginning.
   Result<std::optional<saving::Resumed>> Begin(std::stop_token stop) override {
     auto resumed = Resume(stop);
     if (!resumed.ok()) return Leave(resumed.status(), stop);
@@ -132,13 +132,13 @@ class ServerJob final : public JobStages, Saver {
     return std::optional(std::move(text));
   }
 
-  Ending End(const Result<train::FitResult>& result, std::stop_token stop) override {
+  RoundEnd End(const Result<train::FitResult>& result, std::stop_token stop) override {
     // A server that Fit has waited for in vain is not waited for again.
     std::stop_source given_up;
     const bool lost = result.status().origin() == Origin::kPeers && coordinator().misses_server();
     if (lost) given_up.request_stop();
     const Status saved = lost ? coordinator().WaitForSave(given_up.get_token()) : Wait();
-    Ending ending{.training = result.status(), .saved = saved};
+    RoundEnd ending{.training = result.status(), .saved = saved};
     if (!result.ok()) ending.training = Leave(result.status(), stop);
     if (saved.code() == StatusCode::kCancelled || saved.origin() == Origin::kPeers) {
       ending.saved = Leave(saved, stop);
@@ -251,7 +251,7 @@ class ServerJob final : public JobStages, Saver {
     MT_ASSIGN_OR_RETURN(strategy_,
                         MakeServerStrategy(job_.config, job_.manifest, folder_, restore, stop));
     engine_ = MakeServerEngine(*strategy_, {.end_steps = end_steps_.token()});
-    // A trace of its own: a session before this one has used up the other's.
+    // A trace of its own: a term before this one has used up the other's.
     MT_ASSIGN_OR_RETURN(declared_, recipe::Declared::Create(job_.manifest.program));
     engine_->Compile(declared_->recipe());
     MT_RETURN_IF_ERROR(engine_->Prepare(job_.train->BatchTypes(job_.train->batch_size())));
@@ -285,7 +285,7 @@ class ServerJob final : public JobStages, Saver {
   std::vector<program::Variable> states_;
   std::vector<mesh::Tensor> initial_weights_;
   std::vector<std::string> servers_;  // addresses
-  // Of the session on the servers, in the order in which they lean on each other.
+  // Of the term of the servers, in the order in which they lean on each other.
   std::unique_ptr<strategy::ServerStrategy> strategy_;
   std::optional<recipe::Declared> declared_;
   std::unique_ptr<Engine> engine_;

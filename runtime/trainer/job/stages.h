@@ -81,12 +81,12 @@ class JobStages {
     return std::optional<std::string>();
   }
 
-  struct Ending {
+  struct RoundEnd {
     bool again = false;  // a process was lost or leaves: the next round Begins
     Status training;     // what the process ends with, where Fit failed
     Status saved;
   };
-  virtual Ending End(const Result<train::FitResult>& result, std::stop_token stop) = 0;
+  virtual RoundEnd End(const Result<train::FitResult>& result, std::stop_token stop) = 0;
   virtual void Close(const Status&) {}
 
   // Told of each loss that a round ends with: who was lost first ("worker-2", "": not known), the

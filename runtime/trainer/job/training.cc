@@ -88,7 +88,7 @@ class Training {
       MT_RETURN_IF_ERROR(Report(start));
       const Result<train::FitResult> result = Fit(start, stop);
       AskForText(result, stop);
-      const JobStages::Ending ending = stages_->End(result, stop);
+      const JobStages::RoundEnd ending = stages_->End(result, stop);
       if (!ending.again) return Finish(result, ending, stop);
     }
   }
@@ -209,7 +209,7 @@ class Training {
     return OkStatus();
   }
 
-  Status Finish(const Result<train::FitResult>& result, const JobStages::Ending& ending,
+  Status Finish(const Result<train::FitResult>& result, const JobStages::RoundEnd& ending,
                 const std::stop_token& stop) {
     const std::optional<int64_t> best = stages_->chief() ? KeptBest() : std::nullopt;
     if (result.ok() && !stop.stop_requested() && stages_->chief()) {
@@ -246,7 +246,7 @@ class Training {
   }
 
   static Reporter::End EndOf(const Result<train::FitResult>& result,
-                             const JobStages::Ending& ending, bool stopped) {
+                             const JobStages::RoundEnd& ending, bool stopped) {
     if (!ending.training.ok()) return Reporter::EndWith(ending.training);
     if (!ending.saved.ok()) return Reporter::EndWith(ending.saved);
     if (result->end == train::FitEnd::kNotFinite) {

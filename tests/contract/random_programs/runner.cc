@@ -61,7 +61,7 @@ Result<StepResult> RunAsPlan(const Case& c, const Way& way, const Mesh& mesh,
                       backend->Lower(std::move(partitioned), PlanOptions(c, way)));
   int64_t beside = 0;
   device::RunOptions options{.seed = c.feed, .steps = c.steps};
-  if (way.plan.overlap) options.calls_beside = &beside;
+  if (way.plan.overlap) options.calls_overlapped = &beside;
   return device::RunPlan(*backend, plan, testing::FeedFor(c.program, c.feed), options);
 }
 

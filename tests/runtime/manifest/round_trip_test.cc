@@ -81,7 +81,7 @@ TEST(RoundTripTest, ProgramsOfAnyRows) {
       // Refused in any program; beside the program.
       if (row.path.starts_with("checkpoint.") || row.path == "data.cache") continue;
       // Reads `model` and `loss` anew, of which a program has one.
-      if (!row.beside.empty()) Merge(&program, Parse(row.beside));
+      if (!row.context.empty()) Merge(&program, Parse(row.context));
       PutAt(&program, row.path, Draw(*row.field, random));
     }
     Problems problems("drawn");
@@ -98,7 +98,7 @@ TEST(RoundTripTest, EveryRow) {
     if (row.path.starts_with("checkpoint.") || row.path == "data.cache") continue;
     SCOPED_TRACE(row.path);
     Node program = Parse(kRowProgram);
-    if (!row.beside.empty()) Merge(&program, Parse(row.beside));
+    if (!row.context.empty()) Merge(&program, Parse(row.context));
     const std::string before = RoundTrip(ToYaml(program));
     PutAt(&program, row.path, Parse(row.field->says.sample));
     EXPECT_NE(RoundTrip(ToYaml(program)), before) << "the sample is what holds without the field";

@@ -52,7 +52,7 @@ Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int inde
                                           std::to_string(index) + "}}"}});
 }
 
-Status Meeting::Come() {
+Status ThreadBarrier::ArriveAndWait() {
   MutexLock lock(mutex_);
   --missing_;
   all_here_.NotifyAll();

@@ -41,11 +41,11 @@ Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int inde
 
 // Where the threads of a test wait for each other, so that none of them is gone while another still
 // joins (which would then join anew, and wait for one that does not come back).
-class Meeting {
+class ThreadBarrier {
  public:
-  explicit Meeting(int threads) : missing_(threads) {}
-  // Once all have come; kDeadlineExceeded after a minute.
-  Status Come();
+  explicit ThreadBarrier(int threads) : missing_(threads) {}
+  // Returns once all have come; kDeadlineExceeded after a minute.
+  Status ArriveAndWait();
 
  private:
   Mutex mutex_;

@@ -61,10 +61,10 @@ TEST(MeshTest, DevicesHaveTexts) {
 TEST(MeshTest, BesideAnotherOfTheSameAxesItNamesItsDevices) {
   const Mesh square = *Mesh::Parse("a=2,b=2");
   const Mesh first = *square.SubMesh({{"a", 0}}), second = *square.SubMesh({{"a", 1}});
-  EXPECT_EQ(first.Beside(second), "b=2 on cpu:0, cpu:1");
-  EXPECT_EQ(second.Beside(first), "b=2 on cpu:2, cpu:3");
-  EXPECT_EQ(first.Beside(first), "b=2");
-  EXPECT_EQ(first.Beside(square), "b=2");
+  EXPECT_EQ(first.ToStringUnlike(second), "b=2 on cpu:0, cpu:1");
+  EXPECT_EQ(second.ToStringUnlike(first), "b=2 on cpu:2, cpu:3");
+  EXPECT_EQ(first.ToStringUnlike(first), "b=2");
+  EXPECT_EQ(first.ToStringUnlike(square), "b=2");
 }
 
 TEST(MeshDeathTest, APlaceOutsideTheMeshEndsTheProgram) {

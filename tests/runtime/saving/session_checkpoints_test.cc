@@ -301,7 +301,7 @@ TEST(SessionCheckpointsTest, Refusals) {
 std::vector<Status> RunWorkers(int n, const std::function<Status(membership::Team&)>& body) {
   const std::vector<membership::ReservedPort> ports(static_cast<size_t>(n));
   std::vector<Status> ends(static_cast<size_t>(n));
-  membership::Meeting all_joined(n);
+  membership::ThreadBarrier all_joined(n);
   std::vector<std::jthread> threads;
   for (int p = 0; p < n; ++p) {
     threads.emplace_back([&, p] {
@@ -309,7 +309,7 @@ std::vector<Status> RunWorkers(int n, const std::function<Status(membership::Tea
         MT_ASSIGN_OR_RETURN(
             const auto team,
             membership::JoinTeam({}, {}, membership::EnvironmentOfWorker(ports, p)));
-        MT_RETURN_IF_ERROR(all_joined.Come());
+        MT_RETURN_IF_ERROR(all_joined.ArriveAndWait());
         MT_RETURN_IF_ERROR(body(*team));
         return team->Leave(std::chrono::seconds(30));
       }();

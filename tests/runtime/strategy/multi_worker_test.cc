@@ -30,7 +30,7 @@ std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,
                                const std::function<Status(ReplicaStrategy&)>& body) {
   std::vector<membership::ReservedPort> ports(static_cast<size_t>(n));
   std::vector<Status> ends(static_cast<size_t>(n));
-  membership::Meeting all_joined(n);
+  membership::ThreadBarrier all_joined(n);
   std::vector<std::jthread> threads;
   for (int p = 0; p < n; ++p) {
     threads.emplace_back([&, p] {
@@ -39,7 +39,7 @@ std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,
             JoinedWorker worker,
             JoinMultiWorkerMirrored(options, {}, membership::EnvironmentOfWorker(ports, p)));
         MT_WANT(worker.team->process() == p);
-        MT_RETURN_IF_ERROR(all_joined.Come());
+        MT_RETURN_IF_ERROR(all_joined.ArriveAndWait());
         MT_RETURN_IF_ERROR(body(*worker.strategy));
         return worker.Leave();
       };

@@ -17,7 +17,7 @@ Entry MultiHeadAttention() {
                        {.about = "Heads of keys and values; each serves as many of the others.",
                         .fallback = "num_heads",
                         .sample = "2",
-                        .beside = "{num_heads: 4}"}),
+                        .context = "{num_heads: 4}"}),
            option::Int(
                "key_dim", {.least = 1},
                {.about = "The size of a head.", .fallback = "D / num_heads", .sample = "3"}),
@@ -30,7 +30,7 @@ Entry MultiHeadAttention() {
                                     "pair with about this wavelength; 10000 is usual.",
                            .fallback = "they are not turned",
                            .sample = "10000",
-                           .beside = "{key_dim: 2}"}),
+                           .context = "{key_dim: 2}"}),
            option::Number("dropout", {.least = 0, .below = 1},
                           {.about = "The share of the weights that are dropped in training, drawn "
                                     "anew in each step.",
@@ -40,7 +40,7 @@ Entry MultiHeadAttention() {
                        {.about = "What the draws of `dropout` follow from.",
                         .fallback = "the program's seed and the layer's path",
                         .sample = "9",
-                        .beside = "{dropout: 0.25}"}),
+                        .context = "{dropout: 0.25}"}),
            option::Bool(
                "use_bias",
                {.about = "Whether the four have a bias.", .fallback = "true", .sample = "false"}),

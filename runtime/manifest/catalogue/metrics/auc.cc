@@ -10,7 +10,7 @@ std::vector<Field> AreaOptions() {
                       {.about = "Points of the curve, at probabilities that are evenly apart.",
                        .fallback = "200",
                        .sample = "50",
-                       .beside = "{class: 1}"}),
+                       .context = "{class: 1}"}),
           FigureNameOption("area", "{class: 1}")};
 }
 

@@ -12,7 +12,7 @@ std::vector<Field> KindOptions() {
                           .fallback = "0.5; with class, that the class is predicted by the "
                                       "largest number",
                           .sample = "0.25",
-                          .beside = "{class: 1}"}),
+                          .context = "{class: 1}"}),
           FigureNameOption("of_ones", "{class: 1}")};
 }
 

@@ -11,7 +11,7 @@ Entry Sgd() {
               {Momentum(), option::Bool("nesterov", {.about = "Whether the momentum is Nesterov's.",
                                                      .fallback = "false",
                                                      .sample = "true",
-                                                     .beside = "{momentum: 0.5}"})})};
+                                                     .context = "{momentum: 0.5}"})})};
 }
 
 }  // namespace meshtrain::manifest::optimizers

@@ -42,7 +42,7 @@ Field Subset() {
                               .fallback = "training",
                               .shows = Shows::kData,
                               .sample = "validation",
-                              .beside = "{validation_split: 0.25}"});
+                              .context = "{validation_split: 0.25}"});
   const auto read = field.read;
   field.read = [read](Fields& in, void* out) {
     read(in, out);

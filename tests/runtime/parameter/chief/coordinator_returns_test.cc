@@ -159,7 +159,7 @@ TEST(CoordinatorTest, AServerThatLostItsStateEndsTheJob) {
   }
   EXPECT_EQ(error.code(), StatusCode::kUnavailable) << error.ToString();
   EXPECT_EQ(error.origin(), Origin::kPeers) << "another attempt may do better";
-  EXPECT_EQ(error.message().find("ps-0: expected session "), 0u) << error.message();
+  EXPECT_EQ(error.message().find("ps-0: expected term "), 0u) << error.message();
 }
 
 // It refused to start, for ever, so that no coordinator could begin anew.
@@ -181,7 +181,7 @@ TEST(CoordinatorTest, AServerWhoseLogIsDamagedServesTheNextCoordinator) {
   const auto next = coordinator->Schedule(count, {});
   const Status lost = next.ok() ? coordinator->Join({}, seconds(60)) : next.status();
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost.ToString();
-  EXPECT_NE(lost.message().find("got: session 0"), std::string::npos) << lost.message();
+  EXPECT_NE(lost.message().find("got: term 0"), std::string::npos) << lost.message();
   coordinator = Connect(cluster.options());
   ASSERT_NE(coordinator, nullptr);
   EXPECT_TRUE(coordinator->CreateVariables(variables).ok());
@@ -216,16 +216,16 @@ TEST(CoordinatorTest, WhoNeverComesIsNamed) {
 TEST(CoordinatorTest, AReplacedCoordinatorIsRefused) {
   TestCluster cluster(1, 1);
   CoordinatorOptions options = cluster.options();
-  options.session = 100;
+  options.term = 100;
   const auto old = Connect(options);
   const std::vector<Parameter> variables = {Counter()};
   ASSERT_TRUE(old->CreateVariables(variables).ok());
-  options.session = 101;
+  options.term = 101;
   const auto next = Connect(options);
   EXPECT_EQ(old->Read("n").status().code(), StatusCode::kFailedPrecondition);
   ASSERT_TRUE(next->CreateVariables(variables).ok());
   EXPECT_TRUE(next->Read("n").ok());
-  options.session = 99;
+  options.term = 99;
   EXPECT_EQ(Coordinator::Create(options).status().code(), StatusCode::kFailedPrecondition);
 }
 
@@ -234,9 +234,9 @@ TEST(CoordinatorTest, ASuccessorWhoseClockIsBehindIsNotTakenForOneThatWasReplace
   const TempFolder folder;
   TestCluster cluster(2, 1, folder.path());
   CoordinatorOptions options = cluster.options();
-  options.session = std::chrono::duration_cast<std::chrono::microseconds>(
-                        (SystemClock().Now() + std::chrono::minutes(4)).time_since_epoch())
-                        .count();
+  options.term = std::chrono::duration_cast<std::chrono::microseconds>(
+                     (SystemClock().Now() + std::chrono::minutes(4)).time_since_epoch())
+                     .count();
   const std::vector<Parameter> variables = {Counter()};
   {
     const auto first = Connect(options);
@@ -247,10 +247,10 @@ TEST(CoordinatorTest, ASuccessorWhoseClockIsBehindIsNotTakenForOneThatWasReplace
   // A server that comes back knows it by its log.
   cluster.StopServer(1);
   cluster.StartServer(1);
-  const int64_t before = std::exchange(options.session, 0);
+  const int64_t before = std::exchange(options.term, 0);
   const auto next = Connect(options);
   ASSERT_NE(next, nullptr);
-  EXPECT_EQ(next->session(), before + 1);
+  EXPECT_EQ(next->term(), before + 1);
   ASSERT_TRUE(next->CreateVariables(variables).ok());
   const Function count = Must(next->DefineFunction(CountStep()));
   ASSERT_TRUE(next->Schedule(count, {}).ok());

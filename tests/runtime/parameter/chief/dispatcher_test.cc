@@ -58,7 +58,7 @@ class DispatcherTest : public ::testing::Test {
   std::unique_ptr<Dispatcher> Dispatch(std::vector<std::string> workers, Duration return_timeout) {
     auto dispatcher = Must(Dispatcher::Create({.workers = std::move(workers),
                                                .identity = TestIdentity(),
-                                               .session = 1,
+                                               .term = 1,
                                                .start_timeout = seconds(60),
                                                .return_timeout = return_timeout,
                                                .lost_after = seconds(10)},
@@ -82,7 +82,7 @@ class DispatcherTest : public ::testing::Test {
   void Serve() {
     server_ = std::make_unique<HeldServer>();
     servers_ = Must(ServerGroup::Create({server_->address()}, TestIdentity(), seconds(5)));
-    const Status begun = servers_->SetUp({.session = 1}, seconds(60), {});
+    const Status begun = servers_->SetUp({.term = 1}, seconds(60), {});
     ASSERT_TRUE(begun.ok()) << begun.ToString();
   }
 

@@ -21,7 +21,7 @@ class ServerGroupTest : public ::testing::Test {
   ServerGroupTest() {
     const std::vector<Parameter> variables = {Count("a"), Count("b")};
     const auto definitions = Must(planner_.AddVariables(variables));
-    EXPECT_TRUE(group_->SetUp({.session = 1}, seconds(20), {}).ok());
+    EXPECT_TRUE(group_->SetUp({.term = 1}, seconds(20), {}).ok());
     EXPECT_TRUE(group_->Define(definitions, seconds(20), {}).ok());
   }
   static Parameter Count(const std::string& name) {

@@ -63,10 +63,10 @@ TEST(MessagesTest, ServerMessagesComeBack) {
   EXPECT_EQ(RoundTrip(WriteRequest{7, 30, "hash", {{"epoch", "2"}}}).metadata.at("epoch"), "2");
   EXPECT_EQ(RoundTrip(WriteReply{"{}"}).index, "{}");
   EXPECT_EQ(RoundTrip(CommittedRequest{7, 30}).step, 30);
-  EXPECT_EQ(RoundTrip(EndRequest{7}).session, 7);
+  EXPECT_EQ(RoundTrip(EndRequest{7}).term, 7);
   const PingRequest ping = RoundTrip(PingRequest{{"ps-1", "worker-3"}, 7, {1, 4}});
   EXPECT_EQ(ping.lost, (std::vector<std::string>{"ps-1", "worker-3"}));
-  EXPECT_EQ(ping.session, 7);
+  EXPECT_EQ(ping.term, 7);
   EXPECT_EQ(ping.incarnations, (std::vector<int64_t>{1, 4}));
   EXPECT_EQ(RoundTrip(ServerPingReply{7, 1, 2, 3, 4}).log_bytes, 4);
   const LogRecord base = Base{7,  3,    {{0, 1, 5, {7, 9}}, {-1, 1, 0, {}}}, 2, true,

@@ -33,7 +33,7 @@ class HeldServer {
       return Frame{};
     });
     methods[kServerPing] = On<PingRequest>([this](const PingRequest&) -> Result<Frame> {
-      return Frame{Encode(ServerPingReply{.session = store_->session(),
+      return Frame{Encode(ServerPingReply{.term = store_->term(),
                                           .definitions = store_->definitions(),
                                           .version = store_->version()}),
                    {}};

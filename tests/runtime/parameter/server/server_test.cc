@@ -29,12 +29,12 @@ class Client {
                            Duration timeout = seconds(20)) {
     return peer_->CallAndWait(method, {Encode(message), {}}, timeout, {});
   }
-  Status SetUp(int64_t session) {
-    MT_RETURN_IF_ERROR(Call(kServerSetUp, SetUpRequest{.session = session}).status());
+  Status SetUp(int64_t term) {
+    MT_RETURN_IF_ERROR(Call(kServerSetUp, SetUpRequest{.term = term}).status());
     const std::vector<Definition> definitions = SampleDefinitions();
     for (size_t i = 0; i < definitions.size(); ++i) {
       MT_RETURN_IF_ERROR(
-          Call(kServerDefine, DefineRequest{session, static_cast<int64_t>(i), definitions[i]})
+          Call(kServerDefine, DefineRequest{term, static_cast<int64_t>(i), definitions[i]})
               .status());
     }
     return OkStatus();
@@ -87,7 +87,7 @@ std::unique_ptr<ParameterServer> ServeAt(const std::string& folder = "", int por
 TEST(ServerTest, WhatWasPushedIsPulled) {
   const auto server = ServeAt();
   Client client(server->port());
-  EXPECT_EQ(client.Ping()->session, 0);
+  EXPECT_EQ(client.Ping()->term, 0);
   EXPECT_EQ(client.Push({0, 1, 0}).status().code(), StatusCode::kFailedPrecondition);
   ASSERT_TRUE(client.SetUp(1).ok());
   EXPECT_EQ(client.Push({0, 1, 0})->version, 1);
@@ -114,9 +114,9 @@ TEST(ServerTest, WhatWasPushedIsPulled) {
 TEST(ServerTest, PingsKnowWhatWasAnswered) {
   const auto server = ServeAt();
   Client client(server->port());
-  for (int64_t session = 1; session <= 200; ++session) {
-    ASSERT_TRUE(client.SetUp(session).ok());
-    ASSERT_EQ(client.Ping()->session, session);
+  for (int64_t term = 1; term <= 200; ++term) {
+    ASSERT_TRUE(client.SetUp(term).ok());
+    ASSERT_EQ(client.Ping()->term, term);
     ASSERT_EQ(client.Ping()->definitions, 2);
   }
 }
@@ -149,7 +149,7 @@ TEST(ServerTest, APullWaitsForItsVersion) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(client.Push({0, 1, i}).ok());
   puller.join();
   EXPECT_GE(got.load(), 2);
-  // Who waits while the session ends is told so.
+  // Who waits while the term ends is told so.
   std::jthread waiter([&] {
     Client other(server->port());
     EXPECT_EQ(other.Pull({1, {"n"}, 99, -1}).status().code(), StatusCode::kFailedPrecondition);

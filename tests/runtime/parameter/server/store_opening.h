@@ -38,10 +38,10 @@ inline std::map<std::string, std::string> VersionOf(const Cut& cut) {
 // Cuts, writes and commits the checkpoint of `step`, as a coordinator does.
 inline Status SaveCheckpoint(Store& store, const std::string& folder, int64_t step,
                              bool tell_the_store = true) {
-  MT_ASSIGN_OR_RETURN(const Cut cut, store.MakeCut({store.session(), step, folder}));
+  MT_ASSIGN_OR_RETURN(const Cut cut, store.MakeCut({store.term(), step, folder}));
   MT_ASSIGN_OR_RETURN(const checkpoint::Index part, WriteCut(cut, "hash", VersionOf(cut)));
   MT_RETURN_IF_ERROR(checkpoint::Commit(folder, {part}, {.keep = 2}).status());
-  return tell_the_store ? store.Committed({store.session(), step}) : OkStatus();
+  return tell_the_store ? store.Committed({store.term(), step}) : OkStatus();
 }
 
 }  // namespace meshtrain::parameter::testing_store

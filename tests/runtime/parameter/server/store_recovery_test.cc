@@ -35,7 +35,7 @@ TEST(StoreTest, AKilledServerComesBackAsItWas) {
   }
   const auto store = OpenStore(options);
   ASSERT_NE(store, nullptr);
-  EXPECT_EQ(store->session(), 3);
+  EXPECT_EQ(store->term(), 3);
   EXPECT_EQ(store->version(), 5);
   EXPECT_EQ(store->definitions(), 2);
   EXPECT_EQ(Fingerprint(*store), want);
@@ -108,7 +108,7 @@ TEST(StoreTest, ALostWorkersLatePushIsRefusedThroughARestartToo) {
   auto store = OpenStore(options);
   ASSERT_TRUE(SetUpSample(*store, 1).ok());
   ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1));
-  store->Fence(2, std::vector<int64_t>{5});  // another session's
+  store->Fence(2, std::vector<int64_t>{5});  // another term's
   ApplyOne(*store, SamplePush(1, {0, 1, 1}, 1));
   store->Fence(1, std::vector<int64_t>{2});
   EXPECT_EQ(ErrorOf(*store, SamplePush(1, {0, 1, 2}, 1)).code(), StatusCode::kFailedPrecondition);
@@ -141,7 +141,7 @@ TEST(StoreTest, TheCheckpointHoldsWholeVariablesUnderTheirOwnNames) {
   ASSERT_TRUE(w.ok());
   EXPECT_EQ(w->values<float>()[7], store->newest()->values.at("w/part_1").values<float>()[1]);
 
-  // Another session, on another number of shards, begins with it.
+  // Another term, on another number of shards, begins with it.
   const std::string want = Fingerprint(*store);
   const auto other = OpenStore();
   const Status begun = SetUpSample(*other, 2, (*saved)->path());
@@ -162,7 +162,7 @@ TEST(StoreTest, ARestoredSessionSurvivesAKillBeforeItsFirstCheckpoint) {
   ApplyOne(*store, SamplePush(2, {0, 1, 0}, 1));
   const std::string want = Fingerprint(*store);
   store = OpenStore(options);
-  EXPECT_EQ(store->session(), 2);
+  EXPECT_EQ(store->term(), 2);
   EXPECT_EQ(store->version(), 1);
   EXPECT_EQ(Fingerprint(*store), want);
 }
@@ -198,18 +198,18 @@ TEST(StoreTest, ALongLogIsReplacedByItsState) {
   EXPECT_EQ(Fingerprint(*store), want);
 }
 
-// The store's session is begun anew and takes pushes, which outlive it.
+// The store's term is begun anew and takes pushes, which outlive it.
 void ExpectGoesOnWith(std::unique_ptr<Store> store, const StoreOptions& options,
                       const SetUpRequest& request) {
-  const int64_t session = request.session;
-  const Status set_up = SetUpSample(*store, session, request.restore, request.staleness_bound);
+  const int64_t term = request.term;
+  const Status set_up = SetUpSample(*store, term, request.restore, request.staleness_bound);
   ASSERT_TRUE(set_up.ok()) << set_up.ToString();
-  EXPECT_EQ(ApplyOne(*store, SamplePush(session, {0, 1, 0}, 1)).version, 1);
+  EXPECT_EQ(ApplyOne(*store, SamplePush(term, {0, 1, 0}, 1)).version, 1);
   const std::string want = Fingerprint(*store);
   store.reset();
   store = OpenStore(options);
   ASSERT_NE(store, nullptr);
-  EXPECT_EQ(store->session(), session);
+  EXPECT_EQ(store->term(), term);
   EXPECT_EQ(CountOf(*store), 1);
   EXPECT_EQ(Fingerprint(*store), want);
 }
@@ -231,10 +231,10 @@ TEST(StoreTest, DamageToWhatWasAcknowledgedIsTold) {
   EXPECT_NE(log.find("level=error"), std::string::npos) << log;
   EXPECT_NE(log.find(path + ": byte "), std::string::npos) << log;
   ASSERT_NE(store, nullptr);
-  EXPECT_EQ(store->session(), 0) << "the coordinator sees that, and says so";
+  EXPECT_EQ(store->term(), 0) << "the coordinator sees that, and says so";
   EXPECT_EQ(ReadFile(SegmentPath(options.folder + "/aside", 1)).value(), bytes);
-  EXPECT_TRUE(fs::exists(options.folder + "/aside/session"));
-  ExpectGoesOnWith(std::move(store), options, {.session = 2});
+  EXPECT_TRUE(fs::exists(options.folder + "/aside/term"));
+  ExpectGoesOnWith(std::move(store), options, {.term = 2});
 
   // And a segment that is gone.
   ASSERT_TRUE(RemoveFile(path).ok());
@@ -264,7 +264,7 @@ TEST(StoreTest, ALogThatIsMovedWithItsCheckpointsGoesOnFromThem) {
   store.reset();
   fs::copy(there, here, fs::copy_options::recursive);
   fs::remove_all(checkpoint::CheckpointFolder(here, 1));
-  EXPECT_EQ(OpenStore(options(here))->session(), 0) << "the other folder's is not its own";
+  EXPECT_EQ(OpenStore(options(here))->term(), 0) << "the other folder's is not its own";
 }
 
 // It refused to start for as long as the folder stayed as it was.
@@ -294,9 +294,9 @@ TEST(StoreTest, WithoutTheCheckpointThatItsLogGoesOnFromItServesTheNextSession) 
     }
     store = OpenStore(options);
     ASSERT_NE(store, nullptr);
-    EXPECT_EQ(store->session(), 0);
-    EXPECT_TRUE(fs::exists(options.folder + "/aside/session"));
-    ExpectGoesOnWith(std::move(store), options, {.session = 3});
+    EXPECT_EQ(store->term(), 0);
+    EXPECT_TRUE(fs::exists(options.folder + "/aside/term"));
+    ExpectGoesOnWith(std::move(store), options, {.term = 3});
   }
 }
 
@@ -409,8 +409,8 @@ TEST(StoreTest, ADiskThatStaysFullIsGivenUp) {
 // The request comes again after 100 ms, and was told that all is well: the first push then found no
 // log to be written to.
 TEST(StoreTest, ASetUpThatADiskRefusedIsDoneByTheNext) {
-  const SetUpRequest request{.session = 3, .staleness_bound = 0};  // shorter than a first segment
-  int refused_session = 0, refused_segment = 0, taken = 0;
+  const SetUpRequest request{.term = 3, .staleness_bound = 0};  // shorter than a first segment
+  int refused_term = 0, refused_segment = 0, taken = 0;
   // From no byte at all to room for both files.
   for (rlim_t bytes = 0; bytes <= 128; bytes += 8) {
     SCOPED_TRACE(bytes);
@@ -426,19 +426,19 @@ TEST(StoreTest, ASetUpThatADiskRefusedIsDoneByTheNext) {
       ++taken;
     } else {
       EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
-      ++(fs::file_size(options.folder + "/session") == 0 ? refused_session : refused_segment);
-      EXPECT_EQ(store->session(), 0);
-      EXPECT_EQ(store->SetUp({.session = 2}).code(), StatusCode::kFailedPrecondition)
+      ++(fs::file_size(options.folder + "/term") == 0 ? refused_term : refused_segment);
+      EXPECT_EQ(store->term(), 0);
+      EXPECT_EQ(store->SetUp({.term = 2}).code(), StatusCode::kFailedPrecondition)
           << "the coordinator before that one is over all the same";
     }
     ExpectGoesOnWith(std::move(store), options, request);
   }
-  EXPECT_GT(refused_session, 0);
+  EXPECT_GT(refused_term, 0);
   EXPECT_GT(refused_segment, 0);
   EXPECT_GT(taken, 0);
 }
 
-// The old session was still there for its coordinator, without a log.
+// The old term was still there for its coordinator, without a log.
 TEST(StoreTest, ASessionThatCouldNotBeForgottenWholeIsOver) {
   const TempFolder folder;
   const StoreOptions options{.folder = folder.path() + "/ps-0"};
@@ -446,15 +446,15 @@ TEST(StoreTest, ASessionThatCouldNotBeForgottenWholeIsOver) {
   ASSERT_TRUE(SetUpSample(*store, 1).ok());
   const std::string no_file = SegmentPath(options.folder, 7);
   fs::create_directory(no_file);  // which no unlink removes
-  const Status refused = store->SetUp({.session = 2});
+  const Status refused = store->SetUp({.term = 2});
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.message().find(no_file), std::string::npos) << refused.ToString();
-  EXPECT_EQ(store->session(), 0);
+  EXPECT_EQ(store->term(), 0);
   EXPECT_EQ(ErrorOf(*store, SamplePush(1, {0, 1, 0}, 1)).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store->SetUp({.session = 1}).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store->Define({}).code(), StatusCode::kFailedPrecondition) << "of no session";
+  EXPECT_EQ(store->SetUp({.term = 1}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store->Define({}).code(), StatusCode::kFailedPrecondition) << "of no term";
   fs::remove(no_file);
-  ExpectGoesOnWith(std::move(store), options, {.session = 2});
+  ExpectGoesOnWith(std::move(store), options, {.term = 2});
 }
 
 }  // namespace

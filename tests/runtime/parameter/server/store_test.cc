@@ -44,7 +44,7 @@ TEST(StoreTest, ShardsBeginAsRowsOfTheWhole) {
   Planner planner(Whole{}, 1, 7);
   const std::vector<Parameter> variables = {
       Parameter("w", TensorType{DType::kF32, {5, 2}}, nn::Initializer::Uniform(-1, 1))};
-  ASSERT_TRUE(store->SetUp({.session = 2}).ok());
+  ASSERT_TRUE(store->SetUp({.term = 2}).ok());
   ASSERT_TRUE(store->Define({2, 0, planner.AddVariables(variables).value()[0]}).ok());
   const Tensor& whole = store->newest()->values.at("w");
   for (int i = 0; i < 6; ++i) {
@@ -87,8 +87,8 @@ TEST(StoreTest, RefusesWhatIsTooOldOrNotItsOwn) {
   EXPECT_EQ(ErrorOf(*store, other).code(), StatusCode::kInvalidArgument);
   other.request.update = "none";
   EXPECT_EQ(ErrorOf(*store, other).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store->SetUp({.session = 4}).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store->SetUp({.session = 5, .staleness_bound = 1}).code(), StatusCode::kOk)
+  EXPECT_EQ(store->SetUp({.term = 4}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store->SetUp({.term = 5, .staleness_bound = 1}).code(), StatusCode::kOk)
       << "the same again";
   EXPECT_EQ(CountOf(*store), 3);
   EXPECT_EQ(store->MakeCut({4, 1, ""}).status().code(), StatusCode::kFailedPrecondition);

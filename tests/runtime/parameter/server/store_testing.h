@@ -30,21 +30,20 @@ inline std::vector<Definition> SampleDefinitions() {
   return definitions;
 }
 
-inline Status SetUpSample(Store& store, int64_t session, const std::string& restore = "",
+inline Status SetUpSample(Store& store, int64_t term, const std::string& restore = "",
                           int64_t bound = -1) {
-  MT_RETURN_IF_ERROR(
-      store.SetUp({.session = session, .restore = restore, .staleness_bound = bound}));
+  MT_RETURN_IF_ERROR(store.SetUp({.term = term, .restore = restore, .staleness_bound = bound}));
   const std::vector<Definition> definitions = SampleDefinitions();
   for (size_t i = 0; i < definitions.size(); ++i) {
-    MT_RETURN_IF_ERROR(store.Define({session, static_cast<int64_t>(i), definitions[i]}));
+    MT_RETURN_IF_ERROR(store.Define({term, static_cast<int64_t>(i), definitions[i]}));
   }
   return OkStatus();
 }
 
 // A push of gradient `g` everywhere, of one step.
-inline Push SamplePush(int64_t session, PushId id, float g, int64_t settled = 0,
+inline Push SamplePush(int64_t term, PushId id, float g, int64_t settled = 0,
                        int64_t based_on = -1) {
-  Push push{{session, id, settled, "train", {}, based_on}, {}};
+  Push push{{term, id, settled, "train", {}, based_on}, {}};
   push.values.push_back(Tensor::Of<float>({3, 2}, std::vector<float>(6, g)));
   push.values.push_back(Tensor::Of<float>({2, 2}, std::vector<float>(4, g)));
   push.values.push_back(Tensor::Scalar<int64_t>(1));

@@ -54,7 +54,7 @@ class ExecutorTest : public ::testing::Test {
     servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
                                    TestIdentity(), seconds(20))
                    .value();
-    EXPECT_TRUE(servers_->SetUp({.session = 1}, seconds(20), {}).ok());
+    EXPECT_TRUE(servers_->SetUp({.term = 1}, seconds(20), {}).ok());
     EXPECT_TRUE(servers_->Define(planner_.AddVariables(variables).value(), seconds(20), {}).ok());
     const WorkerStep add = SplitStep(AddStep(variables, true)).value();
     EXPECT_TRUE(
@@ -64,9 +64,9 @@ class ExecutorTest : public ::testing::Test {
         planner_.MakeFunction(SplitStep(AddStep(variables, false)).value(), "", {}).value()};
   }
 
-  Status SetUp(int64_t incarnation, int64_t session = 1) {
+  Status SetUp(int64_t incarnation, int64_t term = 1) {
     std::promise<Status> done;
-    executor_.SetUp({session,
+    executor_.SetUp({term,
                      0,
                      1,
                      incarnation,

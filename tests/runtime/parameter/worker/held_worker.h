@@ -29,7 +29,7 @@ class HeldWorker {
                                if (!message.ok()) return reply(message.status());
                                {
                                  MutexLock lock(mutex_);
-                                 session_ = message->session;
+                                 term_ = message->term;
                                  incarnation_ = message->incarnation;
                                  if (holds_set_up_) {
                                    set_ups_.push_back(std::move(reply));
@@ -56,7 +56,7 @@ class HeldWorker {
                               WorkerPingReply answer{.boot = 1};
                               {
                                 MutexLock lock(mutex_);
-                                answer.session = session_;
+                                answer.term = term_;
                                 answer.incarnation = incarnation_;
                               }
                               reply(Frame{Encode(answer), {}});
@@ -120,7 +120,7 @@ class HeldWorker {
   CondVar changed_;
   bool holds_set_up_;
   Status refusal_;
-  int64_t session_ = 0, incarnation_ = 0;
+  int64_t term_ = 0, incarnation_ = 0;
   std::deque<Reply> set_ups_, runs_;
   std::unique_ptr<Listener> listener_;
 };

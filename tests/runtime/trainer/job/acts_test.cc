@@ -225,7 +225,7 @@ TEST_P(ActsTest, EveryFieldActsOrIsRefused) {
     SCOPED_TRACE(strategy.name + ": " + row.path);
     Node program = manifest::Parse(manifest::kRowProgram);
     manifest::Merge(&program, manifest::Parse(strategy.program));
-    if (!row.beside.empty()) manifest::Merge(&program, manifest::Parse(row.beside));
+    if (!row.context.empty()) manifest::Merge(&program, manifest::Parse(row.context));
     const auto [base, fresh] = bases.try_emplace(manifest::ToYaml(program));
     if (fresh) base->second = Observe(strategy, program, Node::Map());
     const Observed& before = base->second;

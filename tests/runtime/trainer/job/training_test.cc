@@ -139,7 +139,7 @@ class CountingStages final : public JobStages, Saver {
     return train::Fit(runner, batches, work.options, work.callbacks, stop);
   }
   Result<std::optional<std::string>> Write(std::stop_token) override { return script_.text; }
-  Ending End(const Result<train::FitResult>& result, std::stop_token) override {
+  RoundEnd End(const Result<train::FitResult>& result, std::stop_token) override {
     script_.called.emplace_back("End");
     if (!script_.again.contains(round_)) return {.training = result.status()};
     interrupted_("worker-2", 7, Unavailable("worker-2 lost"));
