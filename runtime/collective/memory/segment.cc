@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -20,9 +21,19 @@ static_assert(sizeof(SegmentHead) <= kSlotsBegin && sizeof(SlotHead) <= 4096);
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
 
+#ifdef __SANITIZE_THREAD__
+constexpr int64_t kLargest = int64_t{8} << 30;  // it leaves a process about 1.5 TiB to map
+#else
+constexpr int64_t kLargest = int64_t{256} << 30;
+#endif
+
 int64_t RoundUp(int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
+
+int64_t SegmentBytes(int64_t host_memory) {
+  return std::max(RoundUp(std::min(host_memory, kLargest)), kBucketsBegin + (64 << 20));
+}
 
 Result<std::unique_ptr<Segment>> Segment::Create() {
   const auto failed = [](const char* what) {
@@ -30,8 +41,7 @@ Result<std::unique_ptr<Segment>> Segment::Create() {
   };
   Socket memory(memfd_create("meshtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return failed("memfd_create");
-  const int64_t size = std::max<int64_t>(RoundUp(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)),
-                                         kBucketsBegin + (64 << 20));
+  const int64_t size = SegmentBytes(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
   if (ftruncate(memory.fd(), size) != 0) return failed("ftruncate");
   // A reader's map can then never end before its reads do.
   if (fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -48,6 +48,10 @@ inline constexpr int64_t kSlotStride = 4096 + kSlotBytes + kResultBytes + 4096;
 inline constexpr int64_t kSlotsBegin = 4096;
 inline constexpr int64_t kBucketsBegin = kSlotsBegin + kSlots * kSlotStride;
 
+// Of address space, on a host of so much memory. Every process of the host maps all segments: 256
+// of the largest take half of what a process can address (2^47 bytes).
+int64_t SegmentBytes(int64_t host_memory);
+
 class Segment {
  public:
   // Errors: kUnavailable where the system gives no such memory.

@@ -8,6 +8,15 @@
 namespace meshtrain::collective {
 namespace {
 
+// Each process maps all of its host's.
+TEST(SegmentTest, ManyProcessesOfALargeHostCanMapAll) {
+  constexpr int64_t kAddressable = int64_t{1} << 47, kTiB = int64_t{1} << 40;
+  EXPECT_LE(SegmentBytes(4 * kTiB), kAddressable / 2 / 256);
+  EXPECT_GE(SegmentBytes(4 * kTiB), int64_t{8} << 30);
+  EXPECT_EQ(SegmentBytes(int64_t{4} << 30), int64_t{4} << 30) << "no more than the host has";
+  EXPECT_GE(SegmentBytes(0), kBucketsBegin + (64 << 20)) << "always room for slots and a bucket";
+}
+
 TEST(SegmentTest, BucketsAreZerosApartAndAtAPagesStart) {
   std::unique_ptr<Segment> segment = std::move(*Segment::Create());
   const std::span<std::byte> a = segment->Allocate(10'000), b = segment->Allocate(1);
