@@ -176,7 +176,7 @@ class ServerJob final : public JobStages, Saver {
     };
     MT_ASSIGN_OR_RETURN(const auto taken, saving::TakeNewest(choice.candidates, load));
     if (!taken) {
-      MT_RETURN_IF_ERROR(BeginSession("", stop));
+      MT_RETURN_IF_ERROR(BeginTerm("", stop));
       MT_RETURN_IF_ERROR(engine_->BeginAnew(initial_weights_));
       resumed.reset();
       run_id_ = saving::DrawRunId();
@@ -236,13 +236,13 @@ class ServerJob final : public JobStages, Saver {
                         checkpoint::Checkpoint::Open(path).From(Origin::kOutput));
     MT_ASSIGN_OR_RETURN(train::Position position,
                         saving::PositionOf(checkpoint->index(), path).From(Origin::kOutput));
-    MT_RETURN_IF_ERROR(BeginSession(path, stop));
+    MT_RETURN_IF_ERROR(BeginTerm(path, stop));
     run_id_ = saving::RunIdOf(checkpoint->index());
     return saving::Resumed{std::move(position), path};
   }
 
   // On the servers, with the values of the checkpoint at `restore`; "": the first ones.
-  Status BeginSession(const std::string& restore, std::stop_token stop) {
+  Status BeginTerm(const std::string& restore, std::stop_token stop) {
     write_ = nullptr;
     engine_.reset();
     strategy_.reset();
