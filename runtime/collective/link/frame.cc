@@ -92,8 +92,9 @@ Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameH
     case FrameDifference::kNone:
       return OkStatus();
     case FrameDifference::kIncarnation:
-      return FailedPrecondition(pair("another incarnation", std::to_string(got.incarnation),
-                                     std::to_string(want.incarnation)));
+      return Unavailable(pair("another incarnation", std::to_string(got.incarnation),
+                              std::to_string(want.incarnation)))
+          .From(Origin::kPeers);
     case FrameDifference::kSource:
       return FailedPrecondition(pair("another place in the group", std::to_string(got.source),
                                      std::to_string(want.source)));

@@ -65,6 +65,7 @@ struct Standing {
 };
 
 // "worker-2 is at collective 41 (all_reduce of %31), we are at 42 (all_gather of %7)"
+//   kUnavailable, of kPeers: the others went on without us, who join them again.
 //   kFailedPrecondition: both sides' programs diverge; nothing that a retry mends.
 Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameHeader& want,
                 std::string_view peer, const Standing& theirs, const Standing& ours);

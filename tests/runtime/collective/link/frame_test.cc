@@ -97,7 +97,9 @@ TEST(FrameTest, NamesTheFirstThingThatDiffers) {
     EXPECT_EQ(Compare(got, Header()), c.difference);
     const Status status = Diverged(c.difference, got, Header(), "worker-2",
                                    {got.collective, "all_gather of %7"}, {41, "all_reduce of %31"});
-    EXPECT_EQ(status, FailedPrecondition(c.message));
+    const bool lost = c.difference == FrameDifference::kIncarnation;
+    EXPECT_EQ(status, lost ? Unavailable(c.message) : FailedPrecondition(c.message));
+    EXPECT_EQ(status.origin(), lost ? std::optional(Origin::kPeers) : std::nullopt);
   }
   FrameHeader same = Header();
   same.checksum = 1;  // the payload's
