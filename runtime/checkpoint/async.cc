@@ -86,7 +86,9 @@ class AsyncSaver::Impl {
   }
 
   void set_replaces(std::vector<std::string> checkpoints) {
+    MutexLock lock(mutex_);
     options_.replaces = std::move(checkpoints);
+    replaced_ = false;
   }
 
   void set_pinned(std::optional<int64_t> step) { options_.pinned = step; }

@@ -33,22 +33,44 @@ std::optional<int64_t> StepOf(const std::string& name) {
   return ParseInt(digits);
 }
 
-Result<std::vector<Candidate>> ListFolders(const std::string& folder, bool complete) {
-  MT_RETURN_IF_ERROR(CheckPath(folder));
-  std::vector<Candidate> out;
+struct Listed {
+  std::vector<Candidate> complete, incomplete;  // newest first
+  Status unknown;  // of a folder that could not be looked into, and is in neither
+};
+
+// Whether something is there. Errors: ErrnoStatus's, where that cannot be told.
+Result<fs::file_type> TypeOf(const fs::path& path) {
   std::error_code error;
-  fs::directory_iterator entries(folder, error);
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::none)
+    return ErrnoStatus(error.value(), "cannot look into", path.string());
+  return type;
+}
+
+Result<Listed> ListFolders(const std::string& folder) {
+  MT_RETURN_IF_ERROR(CheckPath(folder));
+  Listed out;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
   if (error == std::errc::no_such_file_or_directory) return out;
-  if (error) return ErrnoStatus(error.value(), "cannot list", folder);
-  for (const auto& entry : entries) {
-    const std::optional<int64_t> step = StepOf(entry.path().filename().string());
-    if (!step || !entry.is_directory(error)) continue;
-    if (fs::exists(entry.path() / kIndexName, error) == complete) {
-      out.push_back({*step, entry.path().string()});
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::optional<int64_t> step = StepOf(entry->path().filename().string());
+    if (!step) continue;
+    const Result<fs::file_type> is = TypeOf(entry->path());
+    if (is.ok() && *is != fs::file_type::directory) continue;
+    const Result<fs::file_type> index = is.ok() ? TypeOf(entry->path() / kIndexName) : is;
+    if (!index.ok()) {
+      out.unknown = index.status();
+      continue;
     }
+    const bool there = *index != fs::file_type::not_found;
+    (there ? out.complete : out.incomplete).push_back({*step, entry->path().string()});
   }
-  std::sort(out.begin(), out.end(),
-            [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
+  if (error) return ErrnoStatus(error.value(), "cannot list", folder);
+  for (std::vector<Candidate>* list : {&out.complete, &out.incomplete}) {
+    std::sort(list->begin(), list->end(),
+              [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
+  }
   return out;
 }
 
@@ -64,12 +86,14 @@ Status CheckHash(const RawReader& file, int64_t begin, std::span<const std::byte
 }  // namespace
 
 Result<std::vector<Candidate>> ListCheckpoints(const std::string& folder) {
-  return ListFolders(folder, true);
+  MT_ASSIGN_OR_RETURN(Listed found, ListFolders(folder));
+  MT_RETURN_IF_ERROR(found.unknown);
+  return std::move(found.complete);
 }
 
 std::vector<Candidate> ListIncomplete(const std::string& folder) {
-  auto found = ListFolders(folder, false);
-  return found.ok() ? *std::move(found) : std::vector<Candidate>();
+  auto found = ListFolders(folder);
+  return found.ok() ? std::move(found->incomplete) : std::vector<Candidate>();
 }
 
 Result<Candidate> FindLatest(const std::string& folder) {

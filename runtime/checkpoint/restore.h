@@ -31,7 +31,8 @@ struct Candidate {
 };
 
 // Complete checkpoints (those with an index), newest first; empty where there are none, or no
-// folder.
+// folder. Errors: ErrnoStatus's, also where one that is there cannot be looked into: it may be the
+// newest.
 Result<std::vector<Candidate>> ListCheckpoints(const std::string& folder);
 // The newest complete one. Errors: kNotFound.
 Result<Candidate> FindLatest(const std::string& folder);

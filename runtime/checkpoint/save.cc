@@ -167,16 +167,17 @@ Status RemoveReplaced(const std::string& checkpoint, int processes) {
   return OkStatus();
 }
 
+// Those of later steps, which a run left that went further or whose checkpoints are damaged,
+// neither go nor count: what was saved just now is the one checkpoint that is known to be whole.
 void Prune(const std::string& folder, int64_t newest, const SaveOptions& options) {
   const Result<std::vector<Candidate>> complete = ListCheckpoints(folder);
   if (!complete.ok()) return;
   std::set<int64_t> steps;
-  for (const Candidate& c : *complete) steps.insert(c.step);
-  if (options.keep > 0) {
-    for (size_t i = static_cast<size_t>(options.keep); i < complete->size(); ++i) {
-      const Candidate& old = (*complete)[i];
-      if (old.step != options.pinned) LogRemoval(RemoveCheckpoint(old.path));
-    }
+  int64_t kept = 0;
+  for (const Candidate& c : *complete) {
+    steps.insert(c.step);
+    if (options.keep <= 0 || c.step > newest || ++kept <= options.keep) continue;
+    if (c.step != options.pinned) LogRemoval(RemoveCheckpoint(c.path));
   }
   // Leftovers of crashed saves, older than what is safe now.
   for (const Candidate& c : ListIncomplete(folder)) {

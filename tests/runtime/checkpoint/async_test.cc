@@ -106,6 +106,19 @@ TEST(AsyncSaverTest, WhatItReplacesGoesWithTheFirstThatSucceeds) {
   }
 }
 
+TEST(AsyncSaverTest, WhatItReplacesMayBeSaidBetweenTwoSaves) {
+  const TempFolder folder, others;
+  ASSERT_TRUE(Save(others.path(), Small(7)).ok());
+  auto saver = AsyncSaver::Create(folder.path(), {});
+  ASSERT_TRUE(saver.ok());
+  ASSERT_EQ((*saver)->Save(Small(1)), OkStatus());
+  ASSERT_EQ((*saver)->Wait(), OkStatus());
+  (*saver)->set_replaces({others.At("ckpt-00000007")});
+  ASSERT_EQ((*saver)->Save(Small(2)), OkStatus());
+  ASSERT_EQ((*saver)->Wait(), OkStatus());
+  EXPECT_TRUE(ListCheckpoints(others.path())->empty());
+}
+
 TEST(AsyncSaverTest, WhatWasHandedOverIsWrittenEvenWithoutClose) {
   const TempFolder folder;
   {

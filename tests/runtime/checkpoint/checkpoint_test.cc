@@ -80,6 +80,52 @@ TEST(CheckpointTest, KeepsTheNewestAndSweepsLeftovers) {
   EXPECT_EQ(Steps(folder.path()).size(), 5u);
 }
 
+// Damaged, or of a run that went further: what was saved last is what is known to be whole.
+TEST(CheckpointTest, WhatWasJustSavedStaysBesideLaterSteps) {
+  const TempFolder folder;
+  for (const int64_t step : {70, 80, 90, 100}) {
+    ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 0}).ok());
+  }
+  FlipByte(folder.At("ckpt-00000100/shard-00000-of-00001.safetensors"), 200);
+  ASSERT_TRUE(Save(folder.path(), Small(90), {.keep = 1}).ok());
+  EXPECT_EQ(Steps(folder.path()), (std::vector<int64_t>{100, 90}));
+  EXPECT_EQ(FirstOf(folder.At("ckpt-00000090")), 90);
+  ASSERT_TRUE(Save(folder.path(), Small(85), {.keep = 2}).ok());
+  EXPECT_EQ(Steps(folder.path()), (std::vector<int64_t>{100, 90, 85}));
+  ASSERT_TRUE(Save(folder.path(), Small(100), {.keep = 1}).ok());
+  EXPECT_EQ(Steps(folder.path()), (std::vector<int64_t>{100}));
+}
+
+// A folder that cannot be looked into may hold the newest: it is not taken for none, nor for what a
+// crash left.
+TEST(CheckpointTest, WhatCannotBeLookedIntoIsAnErrorAndStays) {
+  const TempFolder folder;
+  ASSERT_TRUE(Save(folder.path(), Small(1)).ok());
+  const std::string loop = folder.At("ckpt-00000002");
+  fs::create_symlink("ckpt-00000002", loop);  // stat: ELOOP
+  const Status listed = ListCheckpoints(folder.path()).status();
+  EXPECT_FALSE(listed.ok());
+  EXPECT_THAT(listed.message(), HasSubstr(loop + ": cannot look into: "));
+  EXPECT_TRUE(ListIncomplete(folder.path()).empty());
+  ASSERT_TRUE(Save(folder.path(), Small(3), {.keep = 1}).ok());
+  EXPECT_TRUE(fs::is_symlink(loop));
+  fs::remove(loop);
+  EXPECT_EQ(Steps(folder.path()), (std::vector<int64_t>{3, 1}));
+}
+
+TEST(CheckpointTest, PartsOfTwoRunsAreNoCheckpointAndWhatDiffersIsNamed) {
+  Index first{.step = 20, .mesh = "batch=2", .program_hash = "e0", .data_cursor = "order=1"};
+  Index other = first;
+  other.data_cursor = "order=2";
+  EXPECT_EQ(MergeIndexes({first, other}).status(),
+            InvalidArgument("checkpoint: part 1: expected the data of part 0, order=1, got: "
+                            "order=2"));
+  other = first;
+  other.metadata["epoch"] = "2";
+  EXPECT_EQ(MergeIndexes({other, first}).status(),
+            InvalidArgument("checkpoint: part 1: expected the epoch of part 0, 2, got: none"));
+}
+
 TEST(CheckpointTest, WithoutAnIndexItIsNone) {
   const TempFolder folder;
   EXPECT_EQ(FindLatest(folder.path()).status().code(), StatusCode::kNotFound);
