@@ -103,7 +103,7 @@ class Shuffled final : public Stream<T> {
   bool more_ = true;
 };
 
-// `count` passes of the input as one; -1: for ever.
+// `count` passes of the input as one; -1: for ever, and each begins where no other comes.
 template <typename T>
 class Repeated final : public Stream<T> {
  public:
@@ -111,7 +111,7 @@ class Repeated final : public Stream<T> {
       : input_(std::move(input)), count_(count) {}
 
   void Reset(int64_t pass) override {
-    first_ = count_ < 0 ? 0 : pass * count_;
+    first_ = count_ < 0 ? pass << 32 : pass * count_;
     done_ = 0;
     input_->Reset(first_);
   }

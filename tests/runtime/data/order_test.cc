@@ -100,6 +100,26 @@ TEST(RepeatTest, EachRepetitionIsAnotherPassOfItsInput) {
   }
 }
 
+// Fit, or Iterate, over so many steps of it begins another pass each time.
+TEST(RepeatTest, ForEverEachPassBeginsInAnotherOrder) {
+  Repeated<Element> endless(
+      std::make_unique<Shuffled<Element>>(std::make_unique<Count>(10), 10, 1, true), -1);
+  const auto first_of = [&](int64_t pass) {
+    endless.Reset(pass);
+    std::vector<Element> out(25);
+    for (Element& element : out) EXPECT_TRUE(endless.Next(&element));
+    return out;
+  };
+  EXPECT_EQ(first_of(0), first_of(0));
+  EXPECT_NE(first_of(0), first_of(1));
+  EXPECT_NE(first_of(1), first_of(2));
+  auto shuffled = MakeShuffled(10, 10, 1);
+  Ints plain = Pass(shuffled, 0), of_pass_0;
+  for (const Element& element : first_of(0)) of_pass_0.push_back(element.index);
+  of_pass_0.resize(10);
+  EXPECT_EQ(of_pass_0, plain) << "what checkpoints say stays true";
+}
+
 TEST(RepeatTest, AnElementKnowsTheRunThroughTheSourceThatItIsOf) {
   Batched across(std::make_unique<Repeated<Element>>(std::make_unique<Count>(3), 2), 2, false);
   across.Reset(4);
