@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/thread.h"
 #include "runtime/data/component_map.h"
@@ -25,6 +26,7 @@ using mesh::TensorType;
 
 constexpr int64_t kAutoPrefetch = 2;
 constexpr int64_t kMaxPrefetch = 1024;
+constexpr Duration kTellEvery = std::chrono::minutes(1);
 
 std::string Num(int64_t n) { return std::to_string(n); }
 
@@ -217,15 +219,27 @@ class Pipeline::Impl {
     Result<std::optional<Batch>> item = std::optional<Batch>();
     {
       MutexLock lock(mutex_);
-      const bool there = changed_.WaitFor(mutex_, stop, timeout,
-                                          [this]() MT_REQUIRES(mutex_) { return !ready_.empty(); });
+      bool there = false;
+      Duration waited{};
+      do {
+        if (waited > Duration::zero()) {
+          LogWarning("waiting for data", {{"file", source_->file(0)},
+                                          {"epoch", Num(position_.epoch)},
+                                          {"batch", Num(position_.batch)},
+                                          {"seconds", Num(waited / std::chrono::seconds(1))}});
+        }
+        const Duration look = std::min<Duration>(kTellEvery, timeout - waited);
+        there = changed_.WaitFor(mutex_, stop, look,
+                                 [this]() MT_REQUIRES(mutex_) { return !ready_.empty(); });
+        waited += look;
+      } while (!there && waited < timeout && !stop.stop_requested());
       if (!there) {
         if (stop.stop_requested()) {
           return Cancelled("data: stopped while waiting for a batch").From(Origin::kStop);
         }
         return DeadlineExceeded(
-            "data: waited for batch " + Num(position_.batch) + " of epoch " + Num(position_.epoch) +
-            " longer than " +
+            source_->file(0) + ": waited for batch " + Num(position_.batch) + " of epoch " +
+            Num(position_.epoch) + " longer than " +
             Num(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
       }
       if (!ready_.front().ok()) return ready_.front();  // stays: each later call gives it again

@@ -70,9 +70,10 @@ class Pipeline {
 
   // The next batch; nothing at the end of a pass. Errors: the source's and labels.h's (each later
   // call gives it again), kDeadlineExceeded after `timeout` (call again), all of Origin::kInput;
-  // kCancelled of Origin::kStop when `stop` was requested.
+  // kCancelled of Origin::kStop when `stop` was requested. A volume that is slow is no error: each
+  // minute of waiting is told in the log.
   Result<std::optional<Batch>> Next(std::stop_token stop = {},
-                                    Duration timeout = std::chrono::seconds(60));
+                                    Duration timeout = std::chrono::minutes(30));
 
   // Says what Next() will give: batches made ahead do not count.
   Cursor cursor() const;
