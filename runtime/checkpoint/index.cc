@@ -174,6 +174,28 @@ Status CheckVariable(const Index& index, const std::string& name, const Variable
   return OkStatus();
 }
 
+// Parts of one checkpoint say the same of where they were saved.
+Status CheckSameRun(const Index& part, const Index& first) {
+  const auto same = [](const char* what, const std::string& got, const std::string& want) {
+    if (got == want) return OkStatus();
+    return InvalidArgument(std::string("expected the ") + what + " of part 0, " + want +
+                           ", got: " + got);
+  };
+  MT_RETURN_IF_ERROR(same("step", Num(part.step), Num(first.step)));
+  MT_RETURN_IF_ERROR(same("generation", Num(part.generation), Num(first.generation)));
+  MT_RETURN_IF_ERROR(same("mesh", part.mesh, first.mesh));
+  MT_RETURN_IF_ERROR(same("program", part.program_hash, first.program_hash));
+  MT_RETURN_IF_ERROR(same("data", part.data_cursor, first.data_cursor));
+  for (const auto& [key, value] : first.metadata) {
+    const auto found = part.metadata.find(key);
+    MT_RETURN_IF_ERROR(
+        same(key.c_str(), found == part.metadata.end() ? "none" : found->second, value));
+  }
+  return part.metadata.size() == first.metadata.size()
+             ? OkStatus()
+             : InvalidArgument("expected the metadata of part 0, got: more of it");
+}
+
 }  // namespace
 
 std::string HashText(uint64_t hash) {
@@ -240,15 +262,8 @@ Result<Index> MergeIndexes(const std::vector<Index>& parts) {
   Index all = parts[0];
   for (size_t p = 1; p < parts.size(); ++p) {
     const Index& part = parts[p];
-    const auto head = [](const Index& i) {
-      return std::tie(i.step, i.generation, i.mesh, i.program_hash, i.data_cursor, i.metadata);
-    };
-    if (head(part) != head(all)) {
-      return InvalidArgument("checkpoint: part " + std::to_string(p) +
-                             ": expected the step, mesh, program and cursor of part 0 (step " +
-                             Num(all.step) + ", program " + all.program_hash + "), got: step " +
-                             Num(part.step) + ", program " + part.program_hash);
-    }
+    MT_RETURN_IF_ERROR(
+        CheckSameRun(part, all).At("checkpoint: part " + Num(static_cast<int64_t>(p))));
     const int first = static_cast<int>(all.files.size());
     all.files.insert(all.files.end(), part.files.begin(), part.files.end());
     for (const auto& [name, v] : part.variables) {

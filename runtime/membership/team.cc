@@ -287,21 +287,34 @@ Result<std::vector<std::string>> Team::Agree(const std::string& name, const std:
   return impl_->membership_->Agree(name, text, timeout, stop);
 }
 
-Status Team::AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop) {
+Status Team::AgreeOn(const std::string& what, std::span<const uint64_t> numbers,
+                     std::string_view differ, std::string_view why, std::stop_token stop) {
   std::string text;
-  for (const uint64_t hash : hashes) {
-    text += fmt::format("{}{:016x}", text.empty() ? "" : " ", hash);
+  for (const uint64_t number : numbers) {
+    text += fmt::format("{}{:016x}", text.empty() ? "" : " ", number);
   }
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      Agree("plans", text, std::chrono::minutes(10), stop));
+                      Agree(what, text, std::chrono::minutes(10), stop));
   for (size_t p = 0; p < all.size(); ++p) {
     if (all[p] == all[0]) continue;
-    return InvalidArgument(
-        fmt::format("{} and {} are about to run different plans: expected {}, got: {} (another "
-                    "manifest, other data, or another version of this program)",
-                    name(0), name(static_cast<int>(p)), all[0], all[p]));
+    return InvalidArgument(fmt::format("{} and {} {}: expected {}, got: {} ({})", name(0),
+                                       name(static_cast<int>(p)), differ, all[0], all[p], why));
   }
   return OkStatus();
+}
+
+Status Team::AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop) {
+  return AgreeOn("plans", hashes, "are about to run different plans",
+                 "another manifest, other data, or another version of this program",
+                 std::move(stop));
+}
+
+Status Team::AgreeOnData(std::span<const uint64_t> fingerprints, std::stop_token stop) {
+  return AgreeOn("data", fingerprints, "have data of different orders",
+                 "another number of examples, or another shuffle, batch or repeat: each process "
+                 "needs the same files",
+                 std::move(stop))
+      .From(Origin::kInput);
 }
 
 Result<float> Team::Largest(float mine) { return impl_->Largest(mine); }

@@ -61,6 +61,10 @@ class Team {
   // The plan hashes of all processes must be equal. Errors: kInvalidArgument naming two that
   // differ.
   Status AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop);
+  // So must what decides the order of their examples (data::Cursor::fingerprint), of each pipeline
+  // that is about to be read: each process takes its part of the same batches. Errors:
+  // kInvalidArgument of Origin::kInput naming two that differ.
+  Status AgreeOnData(std::span<const uint64_t> fingerprints, std::stop_token stop);
 
   // The largest of the processes' numbers, over the links: costs one small collective.
   Result<float> Largest(float mine);
@@ -97,6 +101,9 @@ class Team {
  private:
   class Impl;
   explicit Team(std::unique_ptr<Impl> impl);
+  // `differ` says what of two processes whose numbers differ, `why` what may be behind it.
+  Status AgreeOn(const std::string& what, std::span<const uint64_t> numbers,
+                 std::string_view differ, std::string_view why, std::stop_token stop);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -3,7 +3,7 @@
 //
 //   Compile   of one recipe at a time
 //   Prepare   the steps for batches of the recipe's components
-//   Plan      for the batch sizes that are about to come; Agree: all processes have the same plans
+//   Plan      for the batch sizes that are about to come; Agree: all processes have the same plans and data
 //   Fit, Evaluate, SendPrediction and TakePrediction
 //
 // One thread, but for what says otherwise.
@@ -49,8 +49,8 @@ struct Saves {
 
 // What a Fit runs over.
 struct FitWork {
-  // Batches of this process; or, where there is `own`, what each who runs a step reads for itself,
-  // and the same data in this process.
+  // Batches of this process; or, where there is `own`, what each who runs a step reads for itself.
+  // `here`: the pipeline that they come from, or the same data in this process; null: none.
   train::BatchSource* batches = nullptr;
   const NamedData* own = nullptr;
   data::Pipeline* here = nullptr;
@@ -74,8 +74,9 @@ class Engine {
   // Batches of these sizes come next. `what`: in front of an error.
   virtual Status Plan(std::string_view what, const std::set<int64_t>& training,
                       const std::set<int64_t>& evaluation) = 0;
-  // With several processes, which call alike: that all are about to run what was planned last.
-  virtual Status Agree(std::stop_token stop) = 0;
+  // With several processes, which call alike: that all are about to run what was planned last, on
+  // data of one order. Null: a pipeline that there is not.
+  virtual Status Agree(std::initializer_list<const data::Pipeline*> data, std::stop_token stop) = 0;
   // Every state has its first value again: the weights `given`, one for each, where there are any.
   virtual Status BeginAnew(std::span<const mesh::Tensor> given) = 0;
 

@@ -74,8 +74,13 @@ class MeshEngine final : public Engine {
     return OkStatus();
   }
 
-  Status Agree(std::stop_token stop) override {
-    const Status agreed = strategy_.AgreeOnPlans(hashes_, std::move(stop));
+  Status Agree(std::initializer_list<const data::Pipeline*> data, std::stop_token stop) override {
+    std::vector<uint64_t> orders;
+    for (const data::Pipeline* pipeline : data) {
+      if (pipeline != nullptr) orders.push_back(pipeline->cursor().fingerprint);
+    }
+    Status agreed = strategy_.AgreeOnPlans(hashes_, stop);
+    if (agreed.ok()) agreed = strategy_.AgreeOnData(orders, std::move(stop));
     return what_.empty() ? agreed : agreed.At(what_);
   }
 

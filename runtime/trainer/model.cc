@@ -214,7 +214,7 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   Expect(*engine_, *recipe_, data);
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
-  return FitOn({.batches = &batches}, SizesOf(data), options);
+  return FitOn({.batches = &batches, .here = &data}, SizesOf(data), options);
 }
 
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
@@ -254,7 +254,7 @@ Result<History> Model::FitOn(FitWork work, const std::set<int64_t>& sizes,
     validation_sizes = SizesOf(data);
   }
   MT_RETURN_IF_ERROR(engine_->Plan("fit", sizes, validation_sizes));
-  MT_RETURN_IF_ERROR(engine_->Agree({}));
+  MT_RETURN_IF_ERROR(engine_->Agree({work.here, options.validation}, {}));
   KerasBar bar(step_);
   work.callbacks = {&bar};
   work.callbacks.insert(work.callbacks.end(), options.callbacks.begin(), options.callbacks.end());
@@ -282,7 +282,7 @@ Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std:
   MT_RETURN_IF_ERROR(Prepare(data));
   Expect(*engine_, *recipe_, data);
   MT_RETURN_IF_ERROR(engine_->Plan("evaluate", {}, SizesOf(data)));
-  MT_RETURN_IF_ERROR(engine_->Agree({}));
+  MT_RETURN_IF_ERROR(engine_->Agree({&data}, {}));
   strategy::PipelineBatches batches(data);
   return engine_->Evaluate(batches, steps, std::move(stop));
 }

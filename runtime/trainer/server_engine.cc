@@ -50,7 +50,9 @@ class ServerEngine final : public Engine {
     }
     return OkStatus();
   }
-  Status Agree(std::stop_token) override { return OkStatus(); }
+  Status Agree(std::initializer_list<const data::Pipeline*>, std::stop_token) override {
+    return OkStatus();
+  }
 
   // A term of the servers begins with the first values.
   Status BeginAnew(std::span<const Tensor> given) override {

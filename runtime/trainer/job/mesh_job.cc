@@ -171,7 +171,7 @@ class MeshJob final : public JobStages {
     for (;;) {
       if (!joined_) MT_RETURN_IF_ERROR(team_->Join(saver_->last_saved(), stop).status());
       joined_ = false;
-      const Status agreed = engine_->Agree(stop);
+      const Status agreed = engine_->Agree({job_.train.get(), job_.test.get()}, stop);
       if (agreed.ok() || !Lost(agreed)) return agreed;
     }
   }

@@ -165,6 +165,28 @@ TEST(MultiWorkerTest, ModelsThatDifferAreNamedBeforeTheFirstStep) {
   }
 }
 
+// Each process takes its part of the same batches: of other files it would take others' part, twice
+// or never.
+TEST(MultiWorkerTest, DataOfAnotherOrderIsNamedBeforeTheFirstStep) {
+  const auto ends = RunWorkers(2, {}, [](ReplicaStrategy& strategy) -> Status {
+    trainer::Model model(std::make_shared<nn::Sequential>(nn::Dense(1)), strategy);
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd()}));
+    const int64_t examples = strategy.chief() ? 8 : 12;
+    const Tensor x(mesh::TensorType{mesh::DType::kF32, {examples, 2}}),
+        y(mesh::TensorType{mesh::DType::kF32, {examples, 1}});
+    const Status fit = model.Fit(trainer::Arrays{x, y, 4}).status();
+    MT_WANT(model.steps() == 0);
+    return fit;
+  });
+  for (const Status& end : ends) {
+    EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.ToString();
+    EXPECT_EQ(end.origin(), Origin::kInput);
+    EXPECT_THAT(end.message(),
+                HasSubstr("fit: worker-0 and worker-1 have data of different orders"));
+  }
+}
+
 TEST(MultiWorkerTest, LoopsThatDifferAreNamedBeforeTheFirstStepAndMayGoOn) {
   const auto ends = RunWorkers(2, {}, [](ReplicaStrategy& strategy) -> Status {
     const auto sum_of = [](const std::string& name, int64_t elements) {
