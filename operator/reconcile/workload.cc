@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "operator/api/program.h"
 #include "operator/reconcile/children.h"
 #include "operator/reconcile/owner.h"
 #include "runtime/base/time_text.h"
@@ -158,6 +159,9 @@ std::string PodSetsStamp(const api::TrainingJob& job) {
   for (const auto& [role, replica] : job.spec.replica_specs) {
     all += std::string(cluster::RoleName(role)) + "\n" + replica.pod_template.json + "\n";
   }
+  // What the program asks nodes for, where it does: pods ask for it too (pod_devices.cc).
+  if (const mesh::TpuSlice* slice = api::SliceOf(job)) all += std::string(slice->name) + "\n";
+  if (const int64_t gpus = api::GpusOf(job); gpus > 0) all += std::to_string(gpus) + " GPUs\n";
   return cluster::ShortHash(all);
 }
 

@@ -288,6 +288,32 @@ TEST(QueueTest, ATemplateThatAsksForOtherNodesIsNotRunOnThese) {
               HasSubstr("expected nodes with pool=a100, got a template that asks for pool=h100"));
 }
 
+// The program says what its pods ask for too: a place that was given for less is not run in.
+TEST(QueueTest, AProgramThatAsksForMoreDevicesQueuesAgain) {
+  const auto on = [](const std::string& slice) {
+    return R"({"devices":{"slice":")" + slice +
+           R"("},"data":{"train":{"idx":{"images":"data/a.gz","labels":"data/b.gz"}},"batch":32},)"
+           R"("model":["flatten",{"dense":{"units":2}}],"optimizer":{"adam":{}},)"
+           R"("loss":{"sparse_categorical_crossentropy":{"from_logits":true}},)"
+           R"("train":{"epochs":10}})";
+  };
+  QueueScene scene = Admitted(MakeJob("mnist").Workers(1).With([&](api::TrainingJob& job) {
+    job.spec.strategy = "TPU";
+    job.spec.program = on("v5e-1");
+  }));
+  ASSERT_EQ(scene.seen.pods.size(), 1u);
+  scene.job.spec.run_policy.suspend = true;
+  scene.Look(20);
+  // While its pod still ends.
+  scene.job.spec.program = on("v5e-8");
+  scene.job.spec.run_policy.suspend = false;
+  scene.Look(21);
+  scene.seen.pods.clear();
+  const std::string then = scene.Look(51);
+  EXPECT_THAT(then, Not(HasSubstr("create pod")));
+  EXPECT_THAT(then, HasSubstr("delete workload"));
+}
+
 TEST(QueueTest, ALabelWithoutTheSettingIsWarnedOfAndTheJobRuns) {
   QueueScene scene(MakeJob("mnist").Workers(1));
   scene.seen.settings.queue = QueueManager::kNone;
