@@ -512,6 +512,21 @@ constexpr Rule kRules[] = {
          },
      .got = nullptr,
      .on_change = true},
+    // A running job whose pods are replaced would go on without what sealed its links before.
+    {.at = "spec",
+     .cel = "(has(self.runPolicy.suspend) && self.runPolicy.suspend) || "
+            "(has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && "
+            "oldSelf.runPolicy.suspend) || "
+            "(has(self.security) ? self.security : '') == (has(oldSelf.security) ? "
+            "oldSelf.security : '')",
+     .message = "is immutable unless the job is suspended",
+     .field = "security",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return StandsStill(job, *old) || job.spec.security == old->spec.security;
+         },
+     .got = [](const TrainingJob& job) { return job.spec.security; },
+     .on_change = true},
     {.at = "spec",
      .cel = "has(self.output) == has(oldSelf.output) && "
             "(!has(self.output) || self.output == oldSelf.output)",

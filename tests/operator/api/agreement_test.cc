@@ -130,6 +130,7 @@ TEST_F(AgreementTest, ServerAndValidateUpdateNameTheSameImmutableFields) {
         return out.replace(out.find("runPolicy: {"), 12, "runPolicy: {suspend: true, ");
       }(),
       base + ", program: {seed: 2}",
+      base + ", security: none",
       base + ", claims: [{name: a, path: data}]",
       base + ", output: {claim: a}",
       base + ", successPolicy: AllWorkers",

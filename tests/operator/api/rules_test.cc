@@ -119,6 +119,19 @@ TEST(UpdateTest, ARunningJobKeepsItsProgram) {
               ElementsAre("spec.program: is immutable unless the job is suspended"));
 }
 
+TEST(UpdateTest, ARunningJobStaysSealed) {
+  const auto with = [](const std::string& security, bool suspend) {
+    return Job("replicaSpecs: {worker: {}}, program: {seed: 1}" + security +
+               ", runPolicy: {suspend: " + (suspend ? "true" : "false") + "}");
+  };
+  const std::string sealed = ", security: mutualTLS", plain = ", security: none";
+  EXPECT_THAT(ValidateUpdate(with(sealed, true), with(plain, false)), ElementsAre());
+  for (const std::string& before : {sealed, std::string()}) {
+    EXPECT_THAT(Text(ValidateUpdate(with(before, false), with(plain, false))),
+                ElementsAre("spec.security: is immutable unless the job is suspended, got: none"));
+  }
+}
+
 TEST(UpdateTest, ARunningJobKeepsItsClaimsAndItsOutput) {
   const auto with = [](const std::string& claim, const std::string& output, bool suspend) {
     return Job("replicaSpecs: {worker: {}}, program: {seed: 1}, claims: [{name: " + claim +
