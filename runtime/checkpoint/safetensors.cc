@@ -293,7 +293,7 @@ Result<const SafetensorsEntry*> SafetensorsReader::Lookup(std::string_view name)
   if (!entry->type()) {
     return Unimplemented(
         path() + ": tensor `" + Excerpt(entry->name) +
-        "`: expected BOOL, U8, I32, I64, F32 or F64, got: " + Excerpt(entry->dtype));
+        "`: expected BOOL, U8, I32, I64, F16, BF16, F32 or F64, got: " + Excerpt(entry->dtype));
   }
   return entry;
 }

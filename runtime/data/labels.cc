@@ -68,7 +68,10 @@ DType LabelType(const std::optional<DType>& labels_as, DType in_file) {
   return labels_as.value_or(in_file == DType::kU8 ? DType::kI32 : in_file);
 }
 
-bool MayCut(DType from, DType to) { return IsFloat(from) && !IsFloat(to); }
+bool MayCut(DType from, DType to) {
+  if (IsFloat(to) || from == DType::kBool) return false;
+  return IsFloat(from) || Limit(from) > Limit(to);
+}
 
 Status CheckKept(DType from, std::span<const std::byte> label, DType to, int64_t example,
                  std::string_view file) {
@@ -80,7 +83,9 @@ Status CheckKept(DType from, std::span<const std::byte> label, DType to, int64_t
       std::memcpy(&element, label.data(), sizeof element);
       const auto value = static_cast<double>(element);
       if (value == std::trunc(value) && value >= least && value < limit) continue;
-      return InvalidArgument(At(file, example) + Text(value) + ", which labels_as: " +
+      std::string label = Text(value);
+      if constexpr (std::is_integral_v<decltype(element)>) label = std::to_string(element);
+      return InvalidArgument(At(file, example) + label + ", which labels_as: " +
                              std::string(mesh::DTypeName(to)) + " would cut");
     }
     return OkStatus();
