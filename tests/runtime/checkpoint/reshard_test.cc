@@ -235,9 +235,29 @@ TEST_F(SharedSaveTest, WhatTheOthersWillNotCompleteIsAbandoned) {
   // The next generation is not.
   (*saver)->set_generation(8);
   ASSERT_TRUE((*saver)->Save(PartOf(0, 5)).ok());
-  ASSERT_TRUE(SavePart(1, 5, 8).ok());
+  ASSERT_TRUE(SavePart(1, 5, 8 * 256).ok());
   const Status saved = (*saver)->Close();
   EXPECT_TRUE(saved.ok()) << saved.message();
+}
+
+TEST_F(SharedSaveTest, ASecondSaveOfAStepWritesIntoNoFileOfTheFirst) {
+  std::vector<std::unique_ptr<AsyncSaver>> savers;
+  for (const int process : {0, 1}) {
+    savers.push_back(*AsyncSaver::Create(folder_.path(), {.process = process, .processes = 2}));
+    savers.back()->set_generation(7);
+  }
+  for (const int process : {1, 0}) ASSERT_TRUE(savers[process]->Save(PartOf(process, 1)).ok());
+  for (const auto& saver : savers) ASSERT_EQ(saver->Wait(), OkStatus());
+  // Killed before process 0 has its part of the second.
+  ASSERT_TRUE(savers[1]->Save(PartOf(1, 2)).ok());
+  ASSERT_EQ(savers[1]->Wait(), OkStatus());
+  const auto checkpoint = Checkpoint::Open(folder_.At("ckpt-00000009"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  EXPECT_EQ(Bytes(*(*checkpoint)->Load("a")), Bytes(Counting(Type("f32[8]"), 1)));
+  ASSERT_TRUE(savers[0]->Save(PartOf(0, 2)).ok());
+  ASSERT_EQ(savers[0]->Wait(), OkStatus());
+  EXPECT_EQ(Bytes(*(*Checkpoint::Open(folder_.At("ckpt-00000009")))->Load("a")),
+            Bytes(Counting(Type("f32[8]"), 2)));
 }
 
 TEST(ReshardTest, RefusesPendingSums) {

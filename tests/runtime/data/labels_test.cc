@@ -38,9 +38,9 @@ TEST(LabelsTest, AConversionThatCutsALabelNamesIt) {
   EXPECT_EQ(Kept(7.0, DType::kI32), OkStatus());
   EXPECT_EQ(Kept(2.5, DType::kF32), OkStatus());
   EXPECT_EQ(Kept(uint8_t{200}, DType::kI32), OkStatus());
-  EXPECT_EQ(Kept(int64_t{21474836480}, DType::kI32),
-            InvalidArgument(
-                "y.idx: example 4711: label 21474836480, which labels_as: i32 would cut"));
+  EXPECT_EQ(
+      Kept(int64_t{21474836480}, DType::kI32),
+      InvalidArgument("y.idx: example 4711: label 21474836480, which labels_as: i32 would cut"));
   EXPECT_EQ(Kept(int32_t{-1}, DType::kU8).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Kept(int64_t{-2147483648}, DType::kI32), OkStatus());
   EXPECT_EQ(Kept(int64_t{255}, DType::kU8), OkStatus());
