@@ -26,6 +26,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.serviceAccount.name | default (include "meshtrain.name" .) }}
 {{- end }}
 
+{{- /* A tag of digits alone comes as a number: from --set as a whole one, from a file as a float, 1.7e+09. */}}
+{{- define "meshtrain.image" -}}
+{{- $tag := .Values.image.tag }}
+{{- if has (kindOf $tag) (list "int64" "float64") }}{{ $tag = int64 $tag | toString }}{{ end }}
+{{- .Values.image.repository }}:{{ $tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{- /* What the operator may do where jobs live. Secrets are created (a job's token), never read; nothing is executed in pods. */}}
 {{- define "meshtrain.rules" -}}
 - apiGroups: [meshtrain.dev]

@@ -73,9 +73,9 @@ def run(*command, text=None, check=True):
     return done
 
 
-def render(values, *more):
+def render(values, *more, release='meshtrain', namespace='meshtrain-system'):
     flags = [word for pair in values.items() for word in ('--set', '='.join(pair))]
-    return run(f'{ENV["KUBE_BIN"]}/helm', 'template', 'meshtrain', ROOT / 'helm/meshtrain', '--namespace', 'meshtrain-system',
+    return run(f'{ENV["KUBE_BIN"]}/helm', 'template', release, ROOT / 'helm/meshtrain', '--namespace', namespace,
                '--kube-version', ENV['KUBE_VERSION'], *flags, *more).stdout
 
 
@@ -201,6 +201,38 @@ class SchemasTest(unittest.TestCase):
             done = self.conform(wrong)
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertEqual(json.loads(done.stdout)['summary']['invalid'], 1)
+
+
+class RenderTest(unittest.TestCase):
+    """What needs no server."""
+
+    def render(self, text, *more, **where):
+        """With values as a file says them."""
+        with tempfile.NamedTemporaryFile('w', suffix='.yaml') as values:
+            values.write(text)
+            values.flush()
+            return render({}, '-f', values.name, *more, **where)
+
+    def test_the_commands_of_the_docs(self):
+        pages = [ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')]
+        commands = [command for page in pages
+                    for command in re.findall(r'^    helm install ((?:.*\\\n)*.*)', page.read_text(), re.M)]
+        self.assertGreaterEqual(len(commands), 2)
+        for command in commands:
+            words = command.replace('\\\n', ' ').split()
+            words[words.index('helm/meshtrain')] = ROOT / 'helm/meshtrain'
+            text = run(f'{ENV["KUBE_BIN"]}/helm', 'template', '--kube-version', ENV['KUBE_VERSION'], *words).stdout
+            if 'image.tag=1' in command:
+                self.assertEqual(set(re.findall(r'^ +image: (.*)', text, re.M)), {'"meshtrain-operator:1"'})
+
+    def test_a_tag_of_digits_alone(self):
+        own = re.search('^appVersion: (.*)', (ROOT / 'helm/meshtrain/Chart.yaml').read_text(), re.M).group(1)
+        for text, tag in (('1', '1'), ('0', '0'), ('1700000000', '1700000000'), ('"1.10"', '1.10'), ('""', own), ('null', own)):
+            images = re.findall(r'^ +image: (.*)', self.render(f'image: {{tag: {text}}}'), re.M)
+            self.assertEqual(images, [f'"meshtrain-operator:{tag}"'] * 2, text)
+        # 1.10 is the number 1.1.
+        with self.assertRaisesRegex(AssertionError, '/image/tag'):
+            self.render('image: {tag: 1.10}')
 
 
 class AlertsTest(unittest.TestCase):
