@@ -103,7 +103,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "meshtrain.httpPeers" -}}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
 {{- $pods := dict "matchLabels" (fromYaml (include "meshtrain.selector" .)) }}
-{{- concat (list (dict "namespaceSelector" $namespace "podSelector" $pods)) .Values.networkPolicies.scrapers | toJson }}
+{{- concat (list (dict "namespaceSelector" $namespace "podSelector" $pods)) (.Values.networkPolicies.scrapers | default list) | toJson }}
 {{- end }}
 
 {{- /* Without openShift the images' own user; there the namespace gives one, which must not be named here. */}}

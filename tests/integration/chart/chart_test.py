@@ -234,6 +234,16 @@ class RenderTest(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, '/image/tag'):
             self.render('image: {tag: 1.10}')
 
+    def test_nobody_reaches_the_operator_but_scrapers(self):
+        def policy(text):
+            return self.render(f'networkPolicies: {{enabled: true, scrapers: {text}}}', '--show-only',
+                               'templates/network-policy.yaml').partition('  policyTypes: [Ingress]\n')[2]
+        self.assertEqual(policy('[]'), '  ingress: []\n', 'a rule without peers would be for everybody')
+        self.assertEqual(policy('null'), policy('[]'))
+        self.assertEqual(policy('[{ipBlock: {cidr: 10.0.0.0/8}}]'),
+                         '  ingress:\n  - ports:\n    - {protocol: TCP, port: 8080}\n'
+                         '    from:\n    - ipBlock:\n        cidr: 10.0.0.0/8\n')
+
 
 class AlertsTest(unittest.TestCase):
     def test_each_fires_when_it_should_and_not_before(self):
