@@ -113,7 +113,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--network-policy-peers", flags.http_peers,
                  "make a NetworkPolicy for each job: its pods are reached by each other and, at "
-                 "meshtrain-http, by these (a JSON list, as a policy's `from`); else none is made");
+                 "meshtrain-http, by these (a JSON list, as a policy's `from`, each with a "
+                 "namespaceSelector or an ipBlock); else none is made");
   app.add_option("--cluster-domain", flags.cluster_domain,
                  "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")

@@ -93,7 +93,8 @@ CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings
 // Its name, "mnist-network-811c9dc5", ends in the hash of the job's uid, as those of what pods
 // mount.
 CreateNetworkPolicy JobNetworkPolicy(const api::TrainingJob& job, const Settings& settings);
-// Whether a text may be Settings::http_peers. Errors: kInvalidArgument.
+// Whether a text may be Settings::http_peers: each peer names its namespaces, or addresses, since
+// one without would be another in each job's namespace. Errors: kInvalidArgument.
 Status CheckHttpPeers(const std::string& peers);
 // {"metadata":{"uid":…,"ownerReferences":[…]}}: the strategic merge patches of AdoptPod and
 // ReleasePod, which leave other owners in place.

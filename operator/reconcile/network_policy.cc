@@ -8,18 +8,29 @@ namespace meshtrain::reconcile {
 
 using Json = nlohmann::json;
 
+namespace {
+
+// To the server a field that is null is one that is absent.
+bool Has(const Json& peer, const char* field) {
+  const auto found = peer.find(field);
+  return found != peer.end() && !found->is_null();
+}
+
+}  // namespace
+
 Status CheckHttpPeers(const std::string& peers) {
   const Json list = Json::parse(peers, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) return InvalidArgument("expected a JSON list of objects, got: " + peers);
   for (const Json& peer : list) {
+    if (Has(peer, "namespaceSelector") || Has(peer, "ipBlock")) continue;
     // An empty peer, or one of another kind, would be everybody or nobody, as the server reads it.
-    const bool known =
-        peer.is_object() && (peer.contains("podSelector") || peer.contains("namespaceSelector") ||
-                             peer.contains("ipBlock"));
-    if (known) continue;
-    return InvalidArgument(
-        "expected peers with a podSelector, a namespaceSelector or an ipBlock, got: " +
-        peer.dump(-1, ' ', false, Json::error_handler_t::replace));
+    const std::string expected =
+        Has(peer, "podSelector")
+            ? "expected a namespaceSelector beside the podSelector, which alone would mean pods of "
+              "each job's own namespace"
+            : "expected peers with a namespaceSelector or an ipBlock";
+    return InvalidArgument(expected +
+                           ", got: " + peer.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   return OkStatus();
 }

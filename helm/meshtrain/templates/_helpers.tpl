@@ -99,11 +99,17 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 
-{{- /* Who may reach the processes of jobs at meshtrain-http, as a JSON list: the operator, for /progress, and scrapers. */}}
+{{- /* Who may reach the processes of jobs at meshtrain-http, as a JSON list: the operator, for /progress, and scrapers.
+A podSelector alone would mean pods of the job's namespace; said here, it means those of the release's. */}}
 {{- define "meshtrain.httpPeers" -}}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
 {{- $pods := dict "matchLabels" (fromYaml (include "meshtrain.selector" .)) }}
-{{- concat (list (dict "namespaceSelector" $namespace "podSelector" $pods)) (.Values.networkPolicies.scrapers | default list) | toJson }}
+{{- $peers := list (dict "namespaceSelector" $namespace "podSelector" $pods) }}
+{{- range .Values.networkPolicies.scrapers }}
+{{- $alone := and (kindIs "map" .podSelector) (kindIs "invalid" .namespaceSelector) (kindIs "invalid" .ipBlock) }}
+{{- $peers = append $peers (ternary (set (deepCopy .) "namespaceSelector" $namespace) . $alone) }}
+{{- end }}
+{{- toJson $peers }}
 {{- end }}
 
 {{- /* Without openShift the images' own user; there the namespace gives one, which must not be named here. */}}

@@ -244,6 +244,21 @@ class RenderTest(unittest.TestCase):
                          '  ingress:\n  - ports:\n    - {protocol: TCP, port: 8080}\n'
                          '    from:\n    - ipBlock:\n        cidr: 10.0.0.0/8\n')
 
+    def test_scrapers_are_the_same_for_the_operator_and_for_jobs(self):
+        """A podSelector alone means the policy's own namespace: the release's for the operator's, the job's for a job's."""
+        text = self.render("""networkPolicies: {enabled: true, scrapers: [
+          {podSelector: {matchLabels: {app: prometheus}}}, {podSelector: {}, namespaceSelector: null},
+          {podSelector: {}, namespaceSelector: {}}, {namespaceSelector: {matchLabels: {team: ml}}},
+          {ipBlock: {cidr: 10.0.0.0/8}}]}""", '--show-only', 'templates/deployment.yaml', namespace='ops')
+        peers = json.loads(json.loads(re.search(r'- ("--network-policy-peers=.*")', text).group(1)).partition('=')[2])
+        here = {'matchLabels': {'kubernetes.io/metadata.name': 'ops'}}
+        self.assertEqual(peers[0]['namespaceSelector'], here)
+        self.assertEqual(peers[1:], [{'podSelector': {'matchLabels': {'app': 'prometheus'}}, 'namespaceSelector': here},
+                                     {'podSelector': {}, 'namespaceSelector': here},
+                                     {'podSelector': {}, 'namespaceSelector': {}},
+                                     {'namespaceSelector': {'matchLabels': {'team': 'ml'}}},
+                                     {'ipBlock': {'cidr': '10.0.0.0/8'}}])
+
 
 class AlertsTest(unittest.TestCase):
     def test_each_fires_when_it_should_and_not_before(self):

@@ -79,5 +79,16 @@ TEST(NetworkPolicyTest, APeerThatWouldBeEverybodyIsRefused) {
   }
 }
 
+TEST(NetworkPolicyTest, APeerThatWouldBeAnotherInEachNamespaceIsRefused) {
+  EXPECT_EQ(CheckHttpPeers(R"([{"podSelector":{},"namespaceSelector":{}}])"), OkStatus());
+  for (const char* peers :
+       {R"([{"podSelector":{"matchLabels":{"app":"prometheus"}}}])",
+        R"([{"namespaceSelector":{}},{"podSelector":{},"namespaceSelector":null}])"}) {
+    const Status status = CheckHttpPeers(peers);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << peers;
+    EXPECT_THAT(status.message(), HasSubstr("expected a namespaceSelector beside the podSelector"));
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::reconcile
