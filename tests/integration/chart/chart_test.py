@@ -261,21 +261,41 @@ class RenderTest(unittest.TestCase):
 
 
 class AlertsTest(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+
+    def rules(self, values, name, **where):
+        """Renders them into the file of that name."""
+        text = render(values | {'prometheusRule.enabled': 'true'}, '--show-only', 'templates/prometheus-rule.yaml', **where)
+        groups = text[text.index('\nspec:\n') + len('\nspec:\n'):]
+        (self.folder / name).write_text(groups)
+        run(PROMTOOL, 'check', 'rules', self.folder / name)
+        return groups
+
+    def promtool_test(self, name, check=True):
+        (self.folder / name).write_text((HERE / name).read_text())
+        return run(PROMTOOL, 'test', 'rules', self.folder / name, check=check)
+
     def test_each_fires_when_it_should_and_not_before(self):
-        rule = render({'prometheusRule.enabled': 'true'}, '--show-only', 'templates/prometheus-rule.yaml')
-        groups = rule[rule.index('\nspec:\n') + len('\nspec:\n'):]
+        groups = self.rules({}, 'rules.yaml')
         tests = (HERE / 'alerts_test.yaml').read_text()
         for alert in re.findall(r'- alert: (\w+)', groups):
             self.assertRegex(tests, rf'alertname: {alert}\n    exp_alerts:\n    - exp_labels', f'{alert} is seen to fire')
             self.assertIn(f'alertname: {alert}, exp_alerts: []', tests, f'{alert} is seen not to fire')
-        with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, 'rules.yaml').write_text(groups)
-            pathlib.Path(folder, 'alerts_test.yaml').write_text(tests)
-            run(PROMTOOL, 'check', 'rules', f'{folder}/rules.yaml')
-            run(PROMTOOL, 'test', 'rules', f'{folder}/alerts_test.yaml')
-            # Of the test: an alert that never fires fails it.
-            pathlib.Path(folder, 'rules.yaml').write_text(groups.replace('> 0\n', '> 1e9\n'))
-            self.assertNotEqual(run(PROMTOOL, 'test', 'rules', f'{folder}/alerts_test.yaml', check=False).returncode, 0)
+        self.promtool_test('alerts_test.yaml')
+        # Of the test: an alert that never fires fails it.
+        (self.folder / 'rules.yaml').write_text(groups.replace('> 0\n', '> 1e9\n'))
+        self.assertNotEqual(self.promtool_test('alerts_test.yaml', check=False).returncode, 0)
+
+    def test_of_two_releases_each_tells_of_itself(self):
+        for namespace in ('ml', 'bio'):
+            groups = self.rules({'scope': 'namespace'}, f'{namespace}.yaml', namespace=namespace)
+        tests = (HERE / 'releases_test.yaml').read_text()
+        for alert in re.findall(r'- alert: (\w+)', groups):
+            self.assertIn(f'alertname: {alert}\n', tests)
+        self.promtool_test('releases_test.yaml')
 
 
 def main():
