@@ -49,7 +49,8 @@ class ImagesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp())
-        run = subprocess.run([*IMAGES, '--output', cls.folder], capture_output=True, text=True, check=False)
+        # By somebody whose files are not for others: those of an image are.
+        run = subprocess.run([*IMAGES, '--output', cls.folder], capture_output=True, text=True, check=False, umask=0o077)
         assert run.returncode == 0, run.stdout + run.stderr
         cls.said = run.stdout
         cls.images = {name: cls.read(cls.archive(name)) for name in MOST}
@@ -109,6 +110,8 @@ class ImagesTest(unittest.TestCase):
                                  else ['usr/bin/meshtrain-worker'], 'no shell')
                 for member in files:
                     self.assertFalse(member.mode & 0o6000, f'{member.name}: setuid')
+                    needed = 0o5 if member.isdir() else 0o4
+                    self.assertEqual(member.mode & needed, needed, f'{member.name}: not for uid 65532 to read')
                 bill = json.loads(files.extractfile('usr/share/sbom/meshtrain.spdx.json').read())
                 packages = {p['name'] for p in bill['packages']}
                 self.assertLessEqual({'libc6', 'libssl3', 'ca-certificates'}, packages)
