@@ -189,9 +189,15 @@ TEST_F(AgreementTest, WhoMayNotCreatePodsChangesNothingThatTheyRun) {
         {"patch", "tj", "mnist", "--as=mallory", "--type=json", "-p", "[" + spec + "]"});
   };
   const std::string at = R"({"op":"add","path":"/spec/replicaSpecs/worker/template/spec/)";
+  const std::string meta =
+      R"({"op":"add","path":"/spec/replicaSpecs/worker/template/metadata","value":)";
   for (const std::string& change :
        {at + R"(containers/0/command","value":["sh"]})", at + R"(hostNetwork","value":true})",
         at + R"(serviceAccountName","value":"admin"})",
+        // A Service finds pods by their labels; webhooks and agents obey annotations.
+        meta + R"({"labels":{"app":"shop"}}})",
+        meta + R"({"annotations":{"sidecar.istio.io/inject":"false"}}})",
+        std::string(R"({"op":"add","path":"/spec/security","value":"none"})"),
         std::string(R"({"op":"add","path":"/spec/program","value":{"seed":1}})")}) {
     const auto refused = patch(change);
     EXPECT_NE(refused.exit_code, 0) << change;
