@@ -259,6 +259,13 @@ class RenderTest(unittest.TestCase):
                                      {'namespaceSelector': {'matchLabels': {'team': 'ml'}}},
                                      {'ipBlock': {'cidr': '10.0.0.0/8'}}])
 
+    def test_what_is_taken_away_leaves_nothing(self):
+        for text in ('dashboards: {enabled: true, labels: null, annotations: null}',
+                     'metrics: {podMonitor: {enabled: true, labels: null}, serviceMonitor: {enabled: true, labels: null}}',
+                     'prometheusRule: {enabled: true, labels: null}', 'podLabels: null\npodAnnotations: null',
+                     'networkPolicies: {enabled: true, scrapers: null}', 'serviceAccount: {annotations: null}'):
+            self.assertNotRegex(self.render(text, '--set', 'crds.enabled=false'), r'(?m)^ *null$', text)
+
 
 class AlertsTest(unittest.TestCase):
     def setUp(self):
