@@ -266,6 +266,15 @@ class RenderTest(unittest.TestCase):
                      'networkPolicies: {enabled: true, scrapers: null}', 'serviceAccount: {annotations: null}'):
             self.assertNotRegex(self.render(text, '--set', 'crds.enabled=false'), r'(?m)^ *null$', text)
 
+    def test_the_job_of_helm_test_has_a_name_that_its_pods_can_bear(self):
+        for release in ('meshtrain', 'm' * 53, 'meshtrain-' + 'm' * 43, 'meshtrain-' + 'm' * 24 + '-' + 'm' * 18):
+            text = render({}, '--show-only', 'templates/tests/job.yaml', release=release)
+            name = re.search(r'^    kind: TrainingJob\n    metadata:\n      name: (.*)', text, re.M).group(1)
+            self.assertRegex(name, r'^[a-z]([-a-z0-9]*[a-z0-9])?-test-1-[a-z0-9]{5}$')
+            self.assertNotIn('--', name)
+            # With a revision of five digits, too.
+            self.assertLessEqual(len(name + '0000-worker-0'), 63, name)
+
 
 class AlertsTest(unittest.TestCase):
     def setUp(self):
