@@ -2,9 +2,10 @@
 {{- if contains "meshtrain" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-meshtrain" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
-{{- /* What belongs to no namespace carries the name of the namespace that a release is for. */}}
+{{- /* What belongs to no namespace carries the name of the namespace that a release is for, after a point, which is in
+neither: with a hyphen `a` in `b-c` and `a-b` in `c` would be one. */}}
 {{- define "meshtrain.global" -}}
-{{ include "meshtrain.name" . }}{{ if eq .Values.scope "namespace" }}-{{ .Release.Namespace }}{{ end }}
+{{ include "meshtrain.name" . }}{{ if eq .Values.scope "namespace" }}.{{ .Release.Namespace }}{{ end }}
 {{- end }}
 
 {{- define "meshtrain.policy" -}}

@@ -275,6 +275,17 @@ class RenderTest(unittest.TestCase):
             # With a revision of five digits, too.
             self.assertLessEqual(len(name + '0000-worker-0'), 63, name)
 
+    def test_no_two_releases_share_what_belongs_to_no_namespace(self):
+        def shared(release, namespace):
+            text = render({'scope': 'namespace', 'crds.enabled': 'false'}, release=release, namespace=namespace)
+            objects = [re.search(r'^kind: (.*)\nmetadata:\n  name: (.*)\n(  namespace:)?', part, re.M).groups()
+                       for part in text.split('\n---\n')]
+            return {(kind, name) for kind, name, spaced in objects if not spaced}
+        ours, theirs = shared('meshtrain', 'b-c'), shared('meshtrain-b', 'c')
+        self.assertEqual({kind for kind, _ in ours}, {'ClusterRole', 'ClusterRoleBinding', 'ValidatingAdmissionPolicy',
+                                                      'ValidatingAdmissionPolicyBinding'})
+        self.assertFalse(ours & theirs)
+
 
 class AlertsTest(unittest.TestCase):
     def setUp(self):

@@ -255,7 +255,7 @@ TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
   EXPECT_FALSE(may(ns_, {"list", "nodes"}));
   // A release of the same name in another namespace has a policy of its own.
   EXPECT_EQ(
-      api().Kubectl({"get", "validatingadmissionpolicy", "meshtrain-" + ns_ + "-pods"}).exit_code,
+      api().Kubectl({"get", "validatingadmissionpolicy", "meshtrain." + ns_ + "-pods"}).exit_code,
       0);
   StopPod();
 }
