@@ -20,9 +20,18 @@ Value At(const LearningRate& rate, const Value& step) {
   return rate.is_constant() ? Number(step, rate.constant()) : rate.Record(step);
 }
 
+// How often `length` has passed: step / length, rounded down. A backend may compute a quotient by a
+// constant as a product with its inverse, which at a boundary is a little less than the whole
+// number; so what it gives is compared with the boundaries themselves.
+Value Passed(const Value& step, double length) {
+  Value passed = program::Floor(step / length);
+  const Value more = passed + 1.0;
+  passed = program::Select(program::GreaterEqual(step, more * length), more, passed);
+  return program::Select(program::Less(step, passed * length), passed - 1.0, passed);
+}
+
 Value Quotient(const Value& step, const ExponentialDecayOptions& o) {
-  const Value quotient = step / o.decay_steps;
-  return o.staircase ? program::Floor(quotient) : quotient;
+  return o.staircase ? Passed(step, o.decay_steps) : step / o.decay_steps;
 }
 
 }  // namespace
@@ -43,8 +52,7 @@ LearningRate PolynomialDecay(const PolynomialDecayOptions& o) {
             Value share;  // of the decay that is behind us
             if (o.cycle) {
               // The least multiple that is not below step, and 1 at the least.
-              const Value multiple =
-                  program::Maximum(-program::Floor(-(step / o.decay_steps)), 1.0);
+              const Value multiple = program::Maximum(-Passed(-step, o.decay_steps), 1.0);
               share = step / (o.decay_steps * multiple);
             } else {
               share = program::Minimum(step, o.decay_steps) / o.decay_steps;
