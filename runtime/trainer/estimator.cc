@@ -199,11 +199,12 @@ Status LinearRegressor::Train(const InputFn& input_fn, int64_t steps) {
   }
   MT_RETURN_IF_ERROR(Open(train_, optimizer_));
   if (!trained_) MT_RETURN_IF_ERROR(Load(train_));
-  trained_ = true;
   MT_ASSIGN_OR_RETURN(Examples examples, input_fn());
   MT_ASSIGN_OR_RETURN(JoinedBatches batches,
                       JoinedBatches::Create(columns_, std::move(examples),
                                             train_.strategy->num_replicas_in_sync()));
+  MT_RETURN_IF_ERROR(train_.model->Build(batches.types()[0]));
+  trained_ = true;  // this side has the weights
   MT_ASSIGN_OR_RETURN(const History history,
                       train_.model->Fit(batches, batches.types(), {.steps_per_epoch = steps}));
   global_step_ = train_.model->steps();
@@ -225,6 +226,9 @@ Status LinearRegressor::CopyWeights() {
 }
 
 Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t steps) {
+  if (steps == 0) {
+    return InvalidArgument("evaluate: expected at least 1 step, or -1 for a pass, got: 0");
+  }
   const bool shared = train_.strategy == eval_.strategy;
   Side& side = shared ? train_ : eval_;
   // An optimizer belongs to the side that trains.

@@ -151,6 +151,14 @@ TEST(EstimatorOnceTest, GoesOnFromItsModelDir) {
     LinearRegressor elsewhere({{"feats"}}, Sgd(kRate),
                               {.eval_distribute = other.get(), .model_dir = folder});
     EXPECT_EQ(elsewhere.Evaluate(OneIsOne(), 1).value().global_step, 5 * run);
+    // Training that did not begin leaves no weights to evaluate but the saved ones.
+    LinearRegressor failing({{"feats"}}, Sgd(kRate),
+                            {.eval_distribute = other.get(), .model_dir = folder});
+    EXPECT_FALSE(
+        failing.Train([]() -> Result<Examples> { return NotFound("no such file"); }, 1).ok());
+    const Evaluation saved = failing.Evaluate(OneIsOne(), 1).value();
+    EXPECT_EQ(saved.global_step, 5 * run);
+    EXPECT_NEAR(saved.prediction_mean, 1 - std::pow(1 - 4 * kRate, 5 * run), 1e-6);
   }
   std::filesystem::remove_all(folder);
 }
@@ -165,6 +173,8 @@ TEST(EstimatorOnceTest, SaysWhatTheInputLacks) {
   EXPECT_EQ(LinearRegressor({}, Sgd(0.1), config).Train(OneIsOne(), 1).code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Train(OneIsOne(), 0).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Evaluate(OneIsOne(), 0).status().code(),
             StatusCode::kInvalidArgument);
   const InputFn fails = []() -> Result<Examples> { return NotFound("no such file"); };
   EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Train(fails, 1).code(),
