@@ -35,10 +35,24 @@ std::map<std::string, int64_t> RowsOf(const Program& program) {
   return rows;
 }
 
+namespace {
+
+// In f32: what `half` was rounded from, where it was, else its own numbers.
+Value Widened(const Value& half) {
+  const Program& program = half.builder()->program();
+  if (const int op = program.values[half.id()].op; op >= 0 && program.ops[op].kind == "cast") {
+    const Value from(half.builder(), program.ops[op].operands[0]);
+    if (from.dtype() == DType::kF32) return from;
+  }
+  return program::Cast(half, DType::kF32);
+}
+
+}  // namespace
+
 Value Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how) {
   const nn::ContextScope context(std::move(how));
   const Value said = model(inputs);
-  return nn::CallContext::Current().compute ? program::Cast(said, DType::kF32) : said;
+  return mesh::IsHalf(said.dtype()) ? Widened(said) : said;
 }
 
 Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,

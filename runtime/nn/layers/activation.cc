@@ -44,6 +44,12 @@ std::optional<ActivationKind> ParseActivation(std::string_view name) {
 }
 
 Value Activate(const Value& x, ActivationKind kind) {
+  // A probability of 16 bits is 1 where it should be a little less: its layer rounds it, and what
+  // gives the model's predictions is not rounded at all (train/prediction.cc).
+  const bool probability = kind == ActivationKind::kSigmoid || kind == ActivationKind::kSoftmax;
+  if (probability && mesh::IsHalf(x.dtype()) && CallContext::Current().compute) {
+    return Activate(program::Cast(x, program::DType::kF32), kind);
+  }
   switch (kind) {
     case ActivationKind::kLinear:
       return x;

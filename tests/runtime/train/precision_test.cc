@@ -218,6 +218,26 @@ TEST(PrecisionTest, WhatItPredictsIsF32) {
 }
 
 // Position 300 times a frequency has no digit of bf16 left behind the point.
+// A probability of 16 bits near 1 is 1, whose logarithm, and gradient, are another's.
+TEST(PrecisionTest, ProbabilitiesThatItPredictsAreNotRounded) {
+  for (const nn::ActivationKind kind :
+       {nn::ActivationKind::kSigmoid, nn::ActivationKind::kSoftmax}) {
+    const bool sigmoid = kind == nn::ActivationKind::kSigmoid;
+    nn::Sequential model(
+        nn::Dense(sigmoid ? 1 : 2, {.name = "p", .activation = kind, .use_bias = false}));
+    const NamedInput input{"x", TensorType{DType::kF32, {1, 1}}};
+    const auto prediction = BuildPrediction(model, {&input, 1}, 0, DType::kBF16);
+    ASSERT_TRUE(prediction.ok()) << prediction.status().ToString();
+    const program::State& kernel = prediction->program.states.at(0);
+    Array weights(prediction->program.type(kernel.entry));
+    weights.at[0] = 7;
+    const auto out = Interpret(prediction->program, {.inputs = {{"x", {input.type, {1}}}},
+                                                     .states = {{kernel.name, weights}}});
+    ASSERT_TRUE(out.ok()) << out.status().ToString();
+    EXPECT_NEAR(out->outputs.at("predictions").at[0], 1 / (1 + std::exp(-7.0)), 1e-7);
+  }
+}
+
 TEST(PrecisionTest, AnglesOfRotaryPositionsAreF32) {
   nn::AttentionOptions options{.name = "it", .causal = true, .rope_max_wavelength = 10000};
   nn::MultiHeadAttention attention(2, options);
