@@ -158,22 +158,17 @@ class Job:
 
     def hold_save(self, index, step):
         """Holds the save of a later `step`: process `index` stands still where it opens its part
-        (tests/support/hold_open.cc). Needs a save before it, whose files say how that one's are called."""
-        end = time.monotonic() + DEADLINE
-        pattern = f"ckpt-*/shard-{index:05}-of-00003-g*.safetensors"
-        while not (parts := list((self.folder / "checkpoints").glob(pattern))):
-            assert time.monotonic() < end, f"no {pattern}; {self.logs()}"
-            time.sleep(0.002)
+        (tests/support/hold_open.cc)."""
         folder = self.folder / "checkpoints" / f"ckpt-{step:08}"
-        self.held = folder, parts[0].name
-        self.hold_file.write_text(f"{folder.name}/{parts[0].name}")
+        self.held = folder, f"shard-{index:05}-of-00003"
+        self.hold_file.write_text("/".join((folder.name, self.held[1])))
         assert not folder.exists(), "the save has begun already"
 
     def wait_for_held_save(self):
         """Until the parts of all others are written; the save is then under way, and stays so."""
         folder, name = self.held
         end = time.monotonic() + DEADLINE
-        while len([x for x in folder.glob("shard-*.safetensors") if x.name != name and x.stat().st_size > 0]) < 2:
+        while len([x for x in folder.glob("shard-*.safetensors") if not x.name.startswith(name) and x.stat().st_size > 0]) < 2:
             assert time.monotonic() < end, f"the save in {folder} did not begin; {self.logs()}"
             time.sleep(0.005)
         time.sleep(0.2)
