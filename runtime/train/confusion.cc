@@ -1,5 +1,6 @@
 #include "runtime/train/confusion.h"
 
+#include <algorithm>
 #include <source_location>
 
 #include "runtime/train/measures.h"
@@ -16,6 +17,14 @@ Judged Mistake(const std::string& metric, const Value& predictions, const std::s
   predictions.builder()->Fail(InvalidArgument(metric + ": expected " + what),
                               std::source_location());
   return {};
+}
+
+Judged MistakenLabels(const std::string& metric, const Value& labels, const Value& predictions,
+                      const Dims& expected) {
+  return Mistake(metric, predictions,
+                 "labels " + program::TensorType{labels.dtype(), expected}.ToString() +
+                     " beside predictions " + predictions.type().ToString() + ", got: labels " +
+                     labels.type().ToString());
 }
 
 std::string Given(const Value& predictions, const Loss& loss) {
@@ -35,6 +44,10 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
           metric, predictions,
           "`class`, the number of the class that is looked for, where there are several" +
               Given(predictions, loss));
+    }
+    const LabelDims wanted = AsPredicted(predictions.type());
+    if (std::find(wanted.begin(), wanted.end(), labels.dims()) == wanted.end()) {
+      return MistakenLabels(metric, labels, predictions, wanted.front());
     }
     const Value y = LikePredictions(labels, predictions);
     return {.positive = program::Greater(y, 0.5),
@@ -56,6 +69,10 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
   }
   const auto number = static_cast<double>(*class_id);
   // Labels are numbers of classes, or shares of them.
+  const Dims of_numbers(dims.begin(), dims.end() - 1);
+  if (labels.dims() != of_numbers && labels.dims() != dims) {
+    return MistakenLabels(metric, labels, predictions, of_numbers);
+  }
   const Value label =
       labels.rank() < predictions.rank() ? As(labels, DType::kI64) : program::ArgMax(labels, -1);
   const Value wide = program::Cast(logits, DType::kF64);

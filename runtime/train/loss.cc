@@ -1,5 +1,6 @@
 #include "runtime/train/loss.h"
 
+#include <algorithm>
 #include <string>
 
 #include "runtime/base/check.h"
@@ -13,11 +14,7 @@ using program::TensorType;
 Status LossFunction::CheckLabels(const TensorType&) const { return OkStatus(); }
 
 std::vector<Dims> LossFunction::LabelDims(const TensorType& predictions) const {
-  std::vector<Dims> all = {predictions.dims};
-  if (!predictions.dims.empty() && predictions.dims.back() == 1) {
-    all.emplace_back(predictions.dims.begin(), predictions.dims.end() - 1);
-  }
-  return all;
+  return AsPredicted(predictions);
 }
 
 int64_t LossFunction::Classes(const TensorType&) const { return 0; }
@@ -61,6 +58,19 @@ Value Loss::PerExample(const Value& labels, const Value& predictions) const {
     return known->per_example;
   }
   return function->PerExample(labels, predictions);
+}
+
+Status Metric::CheckLabels(const TensorType& labels, const TensorType& predictions) const {
+  if (!label_dims) return OkStatus();
+  const std::vector<Dims> wanted = label_dims(predictions);
+  if (wanted.empty()) {
+    return InvalidArgument(name +
+                           ": expected predictions [N, classes], got: " + predictions.ToString());
+  }
+  if (std::find(wanted.begin(), wanted.end(), labels.dims) != wanted.end()) return OkStatus();
+  return InvalidArgument(
+      name + ": expected labels " + TensorType{labels.dtype, wanted.front()}.ToString() +
+      " beside predictions " + predictions.ToString() + ", got: labels " + labels.ToString());
 }
 
 }  // namespace meshtrain::train

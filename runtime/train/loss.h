@@ -110,12 +110,20 @@ Loss MeanAbsoluteError(LossReduction reduction = LossReduction::kMean);
 // are divided among batches, devices and processes.
 struct Metric {
   std::string name;  // of the program's output
-  // Errors are the builder's.
+  // Of labels that CheckLabels lets through. Errors are the builder's.
   std::function<Value(const Value& labels, const Value& predictions, const Loss& loss)> of_batch;
   int64_t sums = 0;
   Finish finish = nullptr;
   bool larger_is_better = false;
   std::string place = {};  // what errors say in front; "": the metric's name
+  // The dimensions that the labels beside such predictions may have; errors ask for the first. None
+  // of them: such predictions are not for it. Not given: whatever the loss takes.
+  std::function<std::vector<program::Dims>(const program::TensorType& predictions)> label_dims = {};
+
+  // Errors: kInvalidArgument: "categorical_accuracy: expected labels i32[8,4] beside predictions
+  // f32[8,4], got: labels i32[8]".
+  Status CheckLabels(const program::TensorType& labels,
+                     const program::TensorType& predictions) const;
 };
 
 namespace metrics {

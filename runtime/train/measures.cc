@@ -2,13 +2,33 @@
 
 namespace meshtrain::train {
 
+using program::Dims;
 using program::DType;
+using program::TensorType;
 
 namespace {
 
 constexpr double kProbabilityMargin = 1e-7;
 
 }  // namespace
+
+LabelDims AsPredicted(const TensorType& predictions) {
+  LabelDims all = {predictions.dims};
+  if (!predictions.dims.empty() && predictions.dims.back() == 1) {
+    all.emplace_back(predictions.dims.begin(), predictions.dims.end() - 1);
+  }
+  return all;
+}
+
+LabelDims ClassNumbers(const TensorType& predictions) {
+  if (predictions.rank() < 2) return {};
+  return {Dims(predictions.dims.begin(), predictions.dims.end() - 1)};
+}
+
+LabelDims ClassShares(const TensorType& predictions) {
+  if (predictions.rank() < 2) return {};
+  return {predictions.dims};
+}
 
 Value As(const Value& x, DType dtype) { return x.dtype() == dtype ? x : program::Cast(x, dtype); }
 

@@ -1,11 +1,19 @@
 // What losses and metrics measure labels and predictions with. All record ops.
 #pragma once
 
+#include <vector>
+
 #include "runtime/program/ops.h"
 
 namespace meshtrain::train {
 
 using program::Value;
+
+// The dimensions that labels beside such predictions may have, as Metric::label_dims says them.
+using LabelDims = std::vector<program::Dims>;
+LabelDims AsPredicted(const program::TensorType& predictions);   // their own, and [N] for [N, 1]
+LabelDims ClassNumbers(const program::TensorType& predictions);  // [N] for [N, C]
+LabelDims ClassShares(const program::TensorType& predictions);   // [N, C] for [N, C]
 
 Value As(const Value& x, program::DType dtype);
 // Labels in the predictions' type and dimensions: [N] stands for [N, 1].

@@ -145,6 +145,7 @@ Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& va
   for (size_t i = 0; i < recipe.metrics.size(); ++i) {
     const Metric& metric = recipe.metrics[i];
     MT_RETURN_IF_ERROR(b.status());
+    MT_RETURN_IF_ERROR(metric.CheckLabels(y.type(), predictions.type()).At(metric.place));
     const Value made = metric.of_batch(y, predictions, loss);
     const std::string place = metric.place.empty() ? metric.name : metric.place;
     if (!b.status().ok()) {

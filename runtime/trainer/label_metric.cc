@@ -1,6 +1,7 @@
 #include "runtime/trainer/label_metric.h"
 
 #include <limits>
+#include <source_location>
 #include <vector>
 
 namespace meshtrain::trainer {
@@ -28,9 +29,10 @@ Result<LabelMetric> LabelMetric::Create(execute::Session& session, const mesh::M
 }
 
 void LabelMetric::Update(const program::Value& labels, const program::Value& predictions) const {
-  const Status fits = loss_.CheckLabels(labels.type(), predictions.type());
+  Status fits = loss_.CheckLabels(labels.type(), predictions.type()).At(metric_.name);
+  if (fits.ok()) fits = metric_.CheckLabels(labels.type(), predictions.type());
   if (!fits.ok()) {
-    labels.builder()->Fail(fits.At(metric_.name));
+    labels.builder()->Fail(fits, std::source_location());  // no line of ours is named
     return;
   }
   const program::Value made = metric_.of_batch(labels, predictions, loss_);

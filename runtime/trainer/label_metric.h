@@ -25,7 +25,7 @@ class LabelMetric {
   static meshtrain::Result<LabelMetric> Create(execute::Session& session, const mesh::Mesh& mesh,
                                                train::Metric metric, train::Loss loss);
   // Records that the step adds a batch: labels [N, ...], predictions [N, ...]. Labels that the loss
-  // cannot take are the builder's error.
+  // or the metric cannot take are the builder's error.
   void Update(const program::Value& labels, const program::Value& predictions) const;
   // NaN where there was no batch since Reset.
   meshtrain::Result<double> Result() const;

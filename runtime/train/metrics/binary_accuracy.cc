@@ -12,7 +12,10 @@ Value BinaryAccuracyOfBatch(const Value& labels, const Value& predictions, const
 }  // namespace
 
 Metric BinaryAccuracy(std::string name) {
-  return {.name = std::move(name), .of_batch = BinaryAccuracyOfBatch, .larger_is_better = true};
+  return {.name = std::move(name),
+          .of_batch = BinaryAccuracyOfBatch,
+          .larger_is_better = true,
+          .label_dims = AsPredicted};
 }
 
 namespace by_name {

@@ -12,8 +12,10 @@ Value CategoricalAccuracyOfBatch(const Value& labels, const Value& predictions, 
 }  // namespace
 
 Metric CategoricalAccuracy(std::string name) {
-  return {
-      .name = std::move(name), .of_batch = CategoricalAccuracyOfBatch, .larger_is_better = true};
+  return {.name = std::move(name),
+          .of_batch = CategoricalAccuracyOfBatch,
+          .larger_is_better = true,
+          .label_dims = ClassShares};
 }
 
 namespace by_name {

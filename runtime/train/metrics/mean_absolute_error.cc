@@ -12,7 +12,9 @@ Value MeanAbsoluteErrorOfBatch(const Value& labels, const Value& predictions, co
 
 }  // namespace
 
-Metric MeanAbsoluteError(std::string name) { return {std::move(name), MeanAbsoluteErrorOfBatch}; }
+Metric MeanAbsoluteError(std::string name) {
+  return {.name = std::move(name), .of_batch = MeanAbsoluteErrorOfBatch, .label_dims = AsPredicted};
+}
 
 namespace by_name {
 

@@ -13,7 +13,9 @@ Value MeanSquaredErrorOfBatch(const Value& labels, const Value& predictions, con
 
 }  // namespace
 
-Metric MeanSquaredError(std::string name) { return {std::move(name), MeanSquaredErrorOfBatch}; }
+Metric MeanSquaredError(std::string name) {
+  return {.name = std::move(name), .of_batch = MeanSquaredErrorOfBatch, .label_dims = AsPredicted};
+}
 
 namespace by_name {
 

@@ -14,7 +14,8 @@ Value SparseCategoricalAccuracyOfBatch(const Value& labels, const Value& predict
 Metric SparseCategoricalAccuracy(std::string name) {
   return {.name = std::move(name),
           .of_batch = SparseCategoricalAccuracyOfBatch,
-          .larger_is_better = true};
+          .larger_is_better = true,
+          .label_dims = ClassNumbers};
 }
 
 namespace by_name {

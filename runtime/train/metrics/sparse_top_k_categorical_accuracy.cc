@@ -10,7 +10,8 @@ Metric SparseTopKCategoricalAccuracy(std::string name, int64_t k) {
               [k](const Value& labels, const Value& predictions, const Loss&) {
                 return train::SparseTopKCategoricalAccuracy(labels, predictions, k);
               },
-          .larger_is_better = true};
+          .larger_is_better = true,
+          .label_dims = ClassNumbers};
 }
 
 namespace by_name {

@@ -10,7 +10,8 @@ Metric TopKCategoricalAccuracy(std::string name, int64_t k) {
               [k](const Value& labels, const Value& predictions, const Loss&) {
                 return train::TopKCategoricalAccuracy(labels, predictions, k);
               },
-          .larger_is_better = true};
+          .larger_is_better = true,
+          .label_dims = ClassShares};
 }
 
 namespace by_name {

@@ -96,6 +96,17 @@ TEST_F(LabelMetricTest, LabelsThatDoNotFitAreAnErrorOfTheTrace) {
   });
   EXPECT_THAT(Step(step, {0, 1}, {0, 1}).message(), ::testing::HasSubstr("share: categorical_"));
   EXPECT_FALSE(LabelMetric::Create(*session_, mesh_, {}, loss).ok());
+  // As many examples as classes: as a place in the batch a label would be compared with classes.
+  const auto other =
+      LabelMetric::Create(*session_, mesh_, train::metrics::CategoricalAccuracy("other"),
+                          train::losses::SparseCategoricalCrossentropy({.from_logits = true}))
+          .value();
+  Function both(*session_, "both", {"y", "p"}, [&](const Value& y, const Value& p) -> Outputs {
+    other.Update(y, p);
+    return {};
+  });
+  EXPECT_EQ(Step(both, {0, 1}, {0, 1}).message(),
+            "other: expected labels i32[2,2] beside predictions f32[2,2], got: labels i32[2]");
 }
 
 }  // namespace
