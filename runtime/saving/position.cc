@@ -17,6 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Before the name of a mean that fewer examples have than the others.
+constexpr std::string_view kExamplesOf = "examples.";
+
 Json ToJson(const train::Scalars& scalars) {
   Json json = Json::object();
   for (const auto& [name, value] : scalars) json[name] = value;  // null where not finite
@@ -46,7 +49,7 @@ std::string HistoryText(const std::vector<train::EpochInfo>& history) {
 
 // The most that a run can have counted by its step: each epoch, and each batch of one, has a step.
 int64_t MostOf(const std::string& key, const checkpoint::Index& index) {
-  return key == "examples" ? checkpoint::kMostSteps : index.step;
+  return key == "epoch" || key == "batch" ? index.step : checkpoint::kMostSteps;
 }
 
 int64_t CountOf(const Json& epoch, const char* key) {
@@ -90,6 +93,9 @@ std::map<std::string, std::string> PositionToMetadata(const train::Position& p) 
   for (const auto& [name, total] : p.figures.totals) {
     metadata["total." + name] = fmt::format("{:a}", total);
   }
+  for (const auto& [name, count] : p.figures.fewer) {
+    metadata[std::string(kExamplesOf) + name] = std::to_string(count);
+  }
   for (const train::FigureSums& figure : p.figures.sums) {
     std::string& text = metadata["sums." + figure.name];
     for (const double sum : figure.sums)
@@ -102,16 +108,21 @@ std::map<std::string, std::string> PositionToMetadata(const train::Position& p) 
 Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path) {
   train::Position position{.step = index.step};
   for (const auto& [key, text] : index.metadata) {
-    if (key == "epoch" || key == "batch" || key == "examples") {
+    const bool of_one = key.starts_with(kExamplesOf);
+    if (key == "epoch" || key == "batch" || key == "examples" || of_one) {
       const auto value = ParseInt(text);
       const int64_t most = MostOf(key, index);
       if (!value || *value < 0 || *value > most) {
-        return DataLoss(path + ": `" + key + "`: expected a count from 0 to " +
+        return DataLoss(path + ": `" + Excerpt(key) + "`: expected a count from 0 to " +
                         std::to_string(most) + ", got: " + Excerpt(text));
       }
-      (key == "epoch"   ? position.epoch
-       : key == "batch" ? position.batch
-                        : position.figures.examples) = *value;
+      if (of_one) {
+        position.figures.fewer.emplace_back(key.substr(kExamplesOf.size()), *value);
+      } else {
+        (key == "epoch"   ? position.epoch
+         : key == "batch" ? position.batch
+                          : position.figures.examples) = *value;
+      }
     } else if (key == "history") {
       if (const Status deep = CheckJsonDepth(text); !deep.ok()) {
         return DataLoss(path + ": `history`: " + deep.message());

@@ -47,15 +47,16 @@ Status BatchFigures::Add(const std::string& name, const mesh::Tensor& value,
 void FigureTotals::Add(const BatchFigures& batch) {
   const auto weight = static_cast<double>(batch.examples);
   Scalars added;
+  std::vector<std::pair<std::string, int64_t>> counts;
   for (const auto& [name, mean] : batch.means) {
     if (Named(batch.sums, name) != batch.sums.end()) continue;
-    added.emplace_back(name, FindScalar(totals, name).value_or(0) + mean * weight);
-  }
-  for (const auto& [name, total] : totals) {
-    if (FindScalar(added, name) || Named(batch.sums, name) != batch.sums.end()) continue;
-    added.emplace_back(name, total);
+    const std::optional<double> total = FindScalar(totals, name);
+    added.emplace_back(name, total.value_or(0) + mean * weight);
+    const int64_t before = total ? ExamplesOf(name) : 0;
+    if (before != examples) counts.emplace_back(name, before + batch.examples);
   }
   totals = std::move(added);
+  fewer = std::move(counts);
   for (const FigureSums& more : batch.sums) {
     const auto own = Named(sums, more.name);
     if (own == sums.end()) {
@@ -69,6 +70,13 @@ void FigureTotals::Add(const BatchFigures& batch) {
     }
   }
   examples += batch.examples;
+}
+
+int64_t FigureTotals::ExamplesOf(std::string_view mean) const {
+  for (const auto& [name, count] : fewer) {
+    if (name == mean) return count;
+  }
+  return examples;
 }
 
 void FigureTotals::Know(std::span<const FigureSums> figures) {
@@ -85,7 +93,8 @@ Scalars FigureTotals::Means() const {
   Scalars means;
   if (examples <= 0) return means;
   for (const auto& [name, total] : totals) {
-    means.emplace_back(name, total / static_cast<double>(examples));
+    const int64_t of = ExamplesOf(name);
+    if (of > 0) means.emplace_back(name, total / static_cast<double>(of));
   }
   for (const FigureSums& figure : sums) {
     if (figure.finish != nullptr) means.emplace_back(figure.name, figure.finish(figure.sums));

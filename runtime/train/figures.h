@@ -54,14 +54,21 @@ struct FigureTotals {
   Scalars totals;  // of the means, in the order of the newest batch's figures
   int64_t examples = 0;
   std::vector<FigureSums> sums = {};
+  // Of a mean that not all of the examples have, since its metric came later: how many do.
+  std::vector<std::pair<std::string, int64_t>> fewer = {};
 
+  // Means that the batch does not have, of metrics that a run before had, go.
   void Add(const BatchFigures& batch);
   // Makes known what the sums come to. `figures`: all that steps give from now on; other sums, of
   // metrics that a run before had, go.
   void Know(std::span<const FigureSums> figures);
-  // Means over the examples, then what the sums come to; empty where there are no examples.
+  // Means over the examples that have them, then what the sums come to; empty where there are no
+  // examples.
   Scalars Means() const;
   friend bool operator==(const FigureTotals&, const FigureTotals&) = default;
+
+ private:
+  int64_t ExamplesOf(std::string_view mean) const;
 };
 
 }  // namespace meshtrain::train

@@ -17,7 +17,8 @@ TEST(PositionTest, APositionComesBackBitForBit) {
       .batch = 4,
       .figures = {.totals = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}},
                   .examples = 457,
-                  .sums = {{"auc", {0, 1e300, 1.0 / 3}}, {"perplexity", {-0.1, 457}}}}};
+                  .sums = {{"auc", {0, 1e300, 1.0 / 3}}, {"perplexity", {-0.1, 457}}},
+                  .fewer = {{"accuracy", 57}}}};
   checkpoint::Index index{.step = 12};
   index.metadata = PositionToMetadata(position);
   const auto back = PositionOf(index, "x");
@@ -62,8 +63,11 @@ TEST(PositionTest, CountsThatNoRunReachesAreDataLoss) {
     EXPECT_TRUE(PositionOf({.step = 12, .metadata = {{key, "12"}}}, "x").ok());
   }
   for (const std::string text : {"-1", "9007199254740993"}) {
-    EXPECT_EQ(PositionOf({.step = 12, .metadata = {{"examples", text}}}, "x").status(),
-              DataLoss("x: `examples`: expected a count from 0 to 9007199254740992, got: " + text));
+    for (const std::string key : {"examples", "examples.loss"}) {
+      EXPECT_EQ(
+          PositionOf({.step = 12, .metadata = {{key, text}}}, "x").status(),
+          DataLoss("x: `" + key + "`: expected a count from 0 to 9007199254740992, got: " + text));
+    }
   }
   for (const char* text : {"", "one", "1 ", "0x1p1\n"}) {
     EXPECT_EQ(PositionOf({.metadata = {{"total.loss", text}}}, "x").status().code(),

@@ -30,6 +30,25 @@ TEST(FigureTotalsTest, TheNewestBatchGivesTheOrder) {
   EXPECT_EQ(totals.Means(), (Scalars{{"loss", 2}, {"accuracy", 2.0 / 3}}));
 }
 
+// An epoch goes on with other metrics.
+TEST(FigureTotalsTest, AMeanIsOverTheExamplesThatHaveIt) {
+  FigureTotals totals;
+  totals.Add({{{"loss", 1}, {"gone", 5}}, 24});
+  totals.Add({{{"loss", 2}, {"accuracy", 0.25}}, 8});
+  totals.Add({{{"loss", 4}, {"accuracy", 0.5}}, 4});
+  EXPECT_EQ(totals.examples, 36);
+  EXPECT_EQ(totals.Means(), (Scalars{{"loss", 56.0 / 36}, {"accuracy", 4.0 / 12}}));
+  totals.Add({{{"loss", 1}}, 4});
+  EXPECT_EQ(totals, (FigureTotals{.totals = {{"loss", 60}}, .examples = 40}));
+  totals.Add({{{"loss", 1}, {"accuracy", 1}}, 4});  // it was away
+  EXPECT_EQ(totals.Means(), (Scalars{{"loss", 64.0 / 44}, {"accuracy", 1}}));
+  // One that a metric of sums takes the name of is that metric's.
+  totals.Add({.means = {{"loss", 1}, {"accuracy", 3}},
+              .examples = 4,
+              .sums = {{"accuracy", {1, 4}, [](std::span<const double> s) { return s[1]; }}}});
+  EXPECT_EQ(totals.Means(), (Scalars{{"loss", 68.0 / 48}, {"accuracy", 4}}));
+}
+
 double SecondLessFirst(std::span<const double> sums) { return sums[1] - sums[0]; }
 
 TEST(FigureTotalsTest, SumsAddUpWhateverTheExamples) {
