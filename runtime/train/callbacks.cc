@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace meshtrain::train {
 
@@ -41,24 +42,33 @@ Status CheckpointEvery::Save(const Position& position) {
 Status EarlyStopping::OnTrainBegin(const Position& position) {
   best_.reset();
   wait_ = 0;
+  stepped_ = false;
   if (!position.history) return OkStatus();
-  for (const EpochInfo& epoch : *position.history) MT_RETURN_IF_ERROR(Look(epoch));
+  // A run that did not have the metric yet may have finished some of them.
+  for (const EpochInfo& epoch : *position.history) Look(epoch);
   return OkStatus();
 }
 
-Status EarlyStopping::OnEpochEnd(const EpochInfo& info, const Position&) { return Look(info); }
+Status EarlyStopping::OnStepEnd(const StepInfo&) {
+  stepped_ = true;
+  return OkStatus();
+}
 
-Status EarlyStopping::Look(const EpochInfo& info) {
+Status EarlyStopping::OnEpochEnd(const EpochInfo& info, const Position&) {
   const bool validation = monitor_.starts_with("val_");
-  const Scalars& scalars = validation ? info.validation : info.train;
-  const auto value =
-      FindScalar(scalars, validation ? std::string_view(monitor_).substr(4) : monitor_);
-  if (!value) {
-    // Not validated in this epoch; or all of its examples came before a checkpoint that counts
-    // none.
-    if (scalars.empty()) return OkStatus();
-    return InvalidArgument("early_stopping: `" + monitor_ + "` is not an output of the step");
-  }
+  const bool stepped = std::exchange(stepped_, false);
+  if (Look(info)) return OkStatus();
+  // Not validated in this epoch; or all of its examples came before a checkpoint that counts none,
+  // or does not have the metric.
+  if (validation ? info.validation.empty() : (info.train.empty() || !stepped)) return OkStatus();
+  return InvalidArgument("early_stopping: `" + monitor_ + "` is not an output of the step");
+}
+
+bool EarlyStopping::Look(const EpochInfo& info) {
+  const bool validation = monitor_.starts_with("val_");
+  const auto value = FindScalar(validation ? info.validation : info.train,
+                                validation ? std::string_view(monitor_).substr(4) : monitor_);
+  if (!value) return false;
   const double sign = larger_ ? -1 : 1;
   if (!best_ || std::isnan(best_->value) || sign * *value < sign * best_->value - min_delta_) {
     best_ = Best{.epoch = info.epoch, .step = info.step, .value = *value};
@@ -66,7 +76,7 @@ Status EarlyStopping::Look(const EpochInfo& info) {
   } else {
     ++wait_;
   }
-  return OkStatus();
+  return true;
 }
 
 std::optional<std::string> EarlyStopping::WantsStop() const {

@@ -65,8 +65,10 @@ class EarlyStopping final : public Callback {
         patience_(patience),
         min_delta_(min_delta),
         larger_(larger.value_or(monitor_.find("accuracy") != std::string::npos)) {}
-  // A resumed job goes on counting where it stood.
+  // A resumed job goes on counting where it stood; epochs without the figure count for nothing.
   Status OnTrainBegin(const Position& position) override;
+  Status OnStepEnd(const StepInfo& info) override;
+  // Errors: kInvalidArgument where this run's own steps, or its validation, have no such figure.
   Status OnEpochEnd(const EpochInfo& info, const Position& position) override;
   std::optional<std::string> WantsStop() const override;
 
@@ -80,14 +82,15 @@ class EarlyStopping final : public Callback {
   const std::string& monitor() const { return monitor_; }
 
  private:
-  Status Look(const EpochInfo& info);
+  bool Look(const EpochInfo& info);  // whether it has the figure
 
   std::string monitor_;
   int64_t patience_;
   double min_delta_;
   bool larger_;
   std::optional<Best> best_;
-  int64_t wait_ = 0;  // epochs since the best
+  int64_t wait_ = 0;      // epochs since the best
+  bool stepped_ = false;  // in this epoch and run
 };
 
 // Callbacks from functions; any may be absent.

@@ -59,6 +59,35 @@ TEST(FitTest, EarlyStoppingGoesOnCountingWhereAResumedJobStood) {
   EXPECT_EQ(stopping.WantsStop(), std::nullopt);
 }
 
+// A run goes on with a metric that its epochs so far did not have.
+TEST(FitTest, EarlyStoppingBeginsWithTheFirstEpochThatHasItsFigure) {
+  const auto epoch = [](int64_t number) {
+    return EpochInfo{.epoch = number, .train = {{"loss", 1}}, .validation = {{"loss", 1}}};
+  };
+  const Position two{.epoch = 2,
+                     .history = std::make_shared<const std::vector<EpochInfo>>(
+                         std::vector<EpochInfo>{epoch(1), epoch(2)})};
+  for (const std::string monitor : {"auc", "val_auc"}) {
+    EarlyStopping stopping(monitor, 1, 0, /*larger=*/true);
+    ASSERT_EQ(stopping.OnTrainBegin(two), OkStatus());
+    EXPECT_FALSE(stopping.best());
+    EpochInfo third = epoch(3), fourth = epoch(4);
+    third.train.emplace_back("auc", 0.75);
+    third.validation.emplace_back("auc", 0.75);
+    ASSERT_EQ(stopping.OnEpochEnd(third, two), OkStatus());
+    EXPECT_EQ(stopping.best()->epoch, 3);
+    // An epoch whose own steps do not have it is a mistake.
+    const Scalars batch;
+    ASSERT_EQ(stopping.OnStepEnd({.position = two, .scalars = batch}), OkStatus());
+    EXPECT_EQ(stopping.OnEpochEnd(fourth, two),
+              InvalidArgument("early_stopping: `" + monitor + "` is not an output of the step"));
+  }
+  // Every step of it came before the checkpoint.
+  EarlyStopping stopping("auc", 1);
+  ASSERT_EQ(stopping.OnTrainBegin(two), OkStatus());
+  EXPECT_EQ(stopping.OnEpochEnd(epoch(3), two), OkStatus());
+}
+
 TEST(FitTest, WhatEarlyStoppingHasEndedIsNotTrainedOn) {
   FakeRunner runner;  // validation gives 10, 20, 30: never better than the first
   FakeData data(2), test(1);
