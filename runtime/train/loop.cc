@@ -241,7 +241,7 @@ Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
       return Cancelled("evaluate: a stop was requested").From(Origin::kStop);
     MT_ASSIGN_OR_RETURN(std::optional<Batch> batch, data.Next(stop));
     if (!batch) {
-      if (steps <= 0 && done > 0) break;
+      if (done > 0) break;
       if (empty_pass) return InvalidArgument("evaluate: a pass of the data holds no batch");
       empty_pass = true;
       continue;

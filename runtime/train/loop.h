@@ -145,7 +145,7 @@ struct LoopOptions {
   int64_t epochs = 1;
   int64_t steps_per_epoch = -1;  // -1: a pass of the data; else passes are joined end to end
   BatchSource* validation = nullptr;
-  int64_t validation_steps = -1;    // -1: a pass
+  int64_t validation_steps = -1;    // -1: a pass, as is more than it has
   int64_t validate_every = 1;       // epochs; 0: never
   int64_t end_after_bad_steps = 1;  // in a row; those before are counted, and training goes on
   Position start;
@@ -163,8 +163,8 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const LoopOptions& 
                       std::span<Callback* const> callbacks, std::stop_token stop,
                       Clock& clock = SystemClock());
 
-// Means over the examples of one pass, or of `steps` batches, from where BatchSource::Begin leaves
-// the data. Errors: as Fit's; kCancelled when stopped.
+// Means over the examples of one pass, or of its first `steps` batches where it has more, from
+// where BatchSource::Begin leaves the data. Errors: as Fit's; kCancelled when stopped.
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop);
 

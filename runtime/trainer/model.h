@@ -88,7 +88,7 @@ struct FitOptions {
   // Each validation is of the same pass, from its first batch on; so never the pipeline that is
   // trained with (kInvalidArgument).
   data::Pipeline* validation = nullptr;
-  int64_t validation_steps = -1;  // batches; -1: all of the pass
+  int64_t validation_steps = -1;  // batches; -1, as more than it has: all of the pass
   int64_t validate_every = 1;     // epochs
   // Steps in a row that change nothing, because their loss or a gradient is not finite, with which
   // training ends. 1 with parameter servers; else kInvalidArgument.

@@ -312,6 +312,19 @@ TEST(EvaluateTest, MeansOverTheExamplesOfAPassOrOfSomeSteps) {
   EXPECT_EQ(Evaluate(runner, data, -1, stop.get_token()).status().code(), StatusCode::kCancelled);
 }
 
+TEST(EvaluateTest, EndsWithThePassHoweverManyStepsAreAskedFor) {
+  FakeRunner runner;
+  FakeData data(3);
+  for (const int64_t steps : {3, 4, 7}) {
+    runner.evals = 0;
+    EXPECT_DOUBLE_EQ(Of(*Evaluate(runner, data, steps, {}), "loss"), (2 * 10 + 2 * 20 + 30) / 5.0);
+    EXPECT_EQ(runner.evals, 3) << steps;
+  }
+  FakeData none(0);
+  EXPECT_EQ(Evaluate(runner, none, 2, {}).status(),
+            InvalidArgument("evaluate: a pass of the data holds no batch"));
+}
+
 TEST(EvaluateTest, EachBeginsWhereTheDataBegins) {
   FakeRunner runner;
   FakeData data(3), test(3);
