@@ -12,8 +12,12 @@ class CategoricalCrossentropyFunction final : public LossFunction {
   Value PerExample(const Value& labels, const Value& predictions) const override {
     const Value y = As(labels, predictions.dtype());
     if (from_logits_) return program::SoftmaxCrossEntropy(predictions, y);
-    const Value p = CutProbabilities(predictions / program::ReduceSum(predictions, {-1}, true));
-    return -program::ReduceSum(y * program::Log(p), {-1});
+    return -program::ReduceSum(y * Logits(predictions), {-1});
+  }
+  Value Logits(const Value& predictions) const override {
+    if (from_logits_) return predictions;
+    return program::Log(
+        CutProbabilities(predictions / program::ReduceSum(predictions, {-1}, true)));
   }
   Status CheckLabels(const program::TensorType& labels) const override {
     if (labels.rank() >= 2) return OkStatus();

@@ -40,5 +40,17 @@ TEST(MetricsTest, AMetricThatDoesNotFitTheLabelsIsRefusedAtItsLine) {
       "f32[4,4], got: labels f32[4,4]");
 }
 
+TEST(MetricsTest, AClassIsLookedForBesideEveryLossOfClasses) {
+  const std::string metrics =
+      "[accuracy, perplexity, precision: {class: 1}, recall: {class: 1, threshold: 0.25}, auc: "
+      "{class: 1}, pr_auc: {class: 3}]";
+  for (const char* how : {"{}", "{from_logits: true}"}) {
+    const auto loss = [&](const char* name) { return std::string("{") + name + ": " + how + "}"; };
+    EXPECT_EQ(Traced(loss("categorical_crossentropy"), metrics, {DType::kF32, {4, 4}}), OkStatus());
+    EXPECT_EQ(Traced(loss("sparse_categorical_crossentropy"), metrics, {DType::kI32, {4}}),
+              OkStatus());
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::recipe

@@ -299,6 +299,35 @@ TEST(SumsTest, LogitsSayWhatProbabilitiesDo) {
   EXPECT_EQ(made->outputs.at("most").at, (std::vector<Number>{2, 0, 1, 1}));
 }
 
+// One-hot labels say what their numbers do, logits what the probabilities of their softmax do.
+TEST(SumsTest, EveryLossOfClassesComesToTheSameSums) {
+  for (const bool from_logits : {true, false}) {
+    Builder b("one_hot");
+    const Builder::Scope scope(b);
+    StepInput feed = AllExamples();
+    const int64_t size = feed.inputs.at("k").type.dims[0];
+    const Value k = b.Input("k", {DType::kI32, {size}});
+    const Value one_hot = program::OneHot(k, kClasses, DType::kF32);
+    Value p = b.Input("logits", {DType::kF32, {size, kClasses}});
+    if (!from_logits) p = program::Softmax(p);
+    const Loss loss = losses::CategoricalCrossentropy({.from_logits = from_logits});
+    for (const Metric& m : OfClasses()) {
+      if (m.name != "top_2") b.Output(m.name, m.of_batch(one_hot, p, loss));
+    }
+    const auto program = b.Build(), sparse = Trace(size);
+    ASSERT_TRUE(program.ok()) << program.status().ToString();
+    for (const char* other : {"p", "y"}) feed.inputs.erase(other);
+    const auto made = Interpret(*program, feed), want = Interpret(*sparse, AllExamples());
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    ASSERT_TRUE(want.ok()) << want.status().ToString();
+    const Scalars figures = Figures(want->outputs, size).means;
+    for (const auto& [name, value] : Figures(made->outputs, size).means) {
+      EXPECT_NEAR(value, FindScalar(figures, name).value_or(-1), 1e-5) << name;
+    }
+    EXPECT_EQ(made->outputs.size(), OfClasses().size() - 1);
+  }
+}
+
 std::string MistakeOf(const Metric& metric, const Loss& loss, const mesh::Dims& predictions) {
   Builder b("metric");
   const Builder::Scope scope(b);
@@ -313,6 +342,11 @@ TEST(SumsTest, WhatALossCannotTellApartIsAMistake) {
               StartsWith("precision: expected `class`, the number of the class that is looked for, "
                          "where there are several, got: sparse_categorical_crossentropy of "
                          "predictions f32[8,4]"));
+  // Logits are no probabilities, so nothing is counted without a class.
+  EXPECT_THAT(MistakeOf(metrics::Precision(),
+                        losses::CategoricalCrossentropy({.from_logits = true}), {8, 4}),
+              StartsWith("precision: expected `class`, the number of the class that is looked for, "
+                         "where there are several, got: categorical_crossentropy"));
   EXPECT_THAT(
       MistakeOf(metrics::Auc("area", {.class_id = 4}), kOfClasses, {8, 4}),
       StartsWith("area: expected `class` from 0 to 3, a class of predictions f32[8,4], got: 4"));
