@@ -10,9 +10,6 @@
 
 namespace meshtrain::checkpoint {
 
-// Counted on from 0 after so many: two of the same step follow each other.
-constexpr int64_t kSavesOfGeneration = 256;
-
 class AsyncSaver::Impl {
  public:
   Impl(std::string folder, SaveOptions options, bool background)
@@ -39,7 +36,6 @@ class AsyncSaver::Impl {
       return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
     }
     MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
-    if (generation_ > 0) options_.generation = generation_ * kSavesOfGeneration + NextSave();
     if (const Status finite = CheckFinite(snapshot); !finite.ok()) {
       MutexLock lock(mutex_);
       ++failures_;
@@ -84,8 +80,7 @@ class AsyncSaver::Impl {
   }
 
   void set_generation(int64_t generation) {
-    generation_ = generation;
-    saves_ = 0;
+    options_.generation = generation;
     abandon_ = std::stop_source();
     options_.abandon = abandon_.get_token();
   }
@@ -116,8 +111,6 @@ class AsyncSaver::Impl {
     Duration begin;
     SaveOptions options;
   };
-
-  int64_t NextSave() { return saves_++ % kSavesOfGeneration; }
 
   Status TakeError() {
     MutexLock lock(mutex_);
@@ -170,8 +163,6 @@ class AsyncSaver::Impl {
   mutable Mutex mutex_;
   CondVar changed_;
   std::optional<Pending> pending_ MT_GUARDED_BY(mutex_);
-  int64_t generation_ = 0;                   // set_generation's; 0: none
-  int64_t saves_ = 0;                        // begun in it
   bool busy_ MT_GUARDED_BY(mutex_) = false;  // from Save() until written
   Status error_ MT_GUARDED_BY(mutex_);
   bool replaced_ MT_GUARDED_BY(mutex_) = false;  // a save since the last one began has succeeded

@@ -37,8 +37,7 @@ class AsyncSaver {
   // CheckFinite's, at once.
   Status Save(Snapshot snapshot, std::stop_token stop = {},
               Duration timeout = std::chrono::minutes(10));
-  // For the saves to come: see SaveOptions::generation, which is this number and a count of them,
-  // so that a second save of a step writes into no file of the first. Between saves.
+  // For the saves to come: see SaveOptions::generation. Between saves.
   void set_generation(int64_t generation);
   // SaveOptions::replaces of the next save that succeeds. Between saves.
   void set_replaces(std::vector<std::string> checkpoints);

@@ -72,6 +72,14 @@ int64_t NextGeneration(const std::string& checkpoint) {
   return index.ok() ? index->generation + 1 : 0;
 }
 
+// The same where a generation is given: its saves of this step have numbers of their own, which
+// every process finds alike, because the checkpoint stays until all of them have theirs.
+int64_t NextInGeneration(const std::string& checkpoint, int64_t generation) {
+  constexpr int64_t kSaves = 256;
+  const int64_t first = generation * kSaves;
+  return std::clamp(NextGeneration(checkpoint), first, first + kSaves - 1);
+}
+
 std::string ShardName(int process, int processes, int64_t generation) {
   char name[80];
   std::snprintf(name, sizeof name, "shard-%05d-of-%05d", process, processes);
@@ -293,11 +301,13 @@ Result<std::string> Commit(const std::string& folder, const std::vector<Index>& 
 }
 
 Result<std::string> Save(const std::string& folder, const Snapshot& snapshot,
-                         const SaveOptions& options) {
+                         const SaveOptions& given) {
+  const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
+  SaveOptions options = given;
+  if (given.generation > 0) options.generation = NextInGeneration(checkpoint, given.generation);
   MT_ASSIGN_OR_RETURN(Index part, WritePart(folder, snapshot, options.process, options.processes,
                                             options.generation));
   if (options.processes == 1) return Commit(folder, {std::move(part)}, options);
-  const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
   if (options.process != 0) {
     MT_RETURN_IF_ERROR(
         WriteFileAtomically(PartPath(checkpoint, options, options.process), part.ToJson()));

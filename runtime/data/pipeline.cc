@@ -223,10 +223,8 @@ class Pipeline::Impl {
       Duration waited{};
       do {
         if (waited > Duration::zero()) {
-          LogWarning("waiting for data", {{"file", source_->file(0)},
-                                          {"epoch", Num(position_.epoch)},
-                                          {"batch", Num(position_.batch)},
-                                          {"seconds", Num(waited / std::chrono::seconds(1))}});
+          const std::string batch = Num(position_.batch) + " of epoch " + Num(position_.epoch);
+          LogWarning("waiting for data", {{"file", source_->file(0)}, {"batch", batch}});
         }
         const Duration look = std::min<Duration>(kTellEvery, timeout - waited);
         there = changed_.WaitFor(mutex_, stop, look,

@@ -235,7 +235,7 @@ TEST_F(SharedSaveTest, WhatTheOthersWillNotCompleteIsAbandoned) {
   // The next generation is not.
   (*saver)->set_generation(8);
   ASSERT_TRUE((*saver)->Save(PartOf(0, 5)).ok());
-  ASSERT_TRUE(SavePart(1, 5, 8 * 256).ok());
+  ASSERT_TRUE(SavePart(1, 5, 8).ok());
   const Status saved = (*saver)->Close();
   EXPECT_TRUE(saved.ok()) << saved.message();
 }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <set>
 
@@ -166,7 +167,7 @@ TEST_F(MeshJobTest, AFinishedRunInTheOutputIsReplacedByTheOneWhoCommits) {
 TEST_F(MeshJobTest, AFolderThatCannotBeWrittenEndsTheJob) {
   const std::string shared = Folder("shared");
   const std::string fifth = checkpoint::CheckpointFolder(shared, 5);
-  fs::create_symlink(fifth, fifth);
+  std::ofstream(fifth) << "a file where the folder should be";
   const auto endings = Train({shared, shared}, /*every=*/5, /*epochs=*/100000);
   int said = 0;
   for (const Status& ending : endings) {
