@@ -355,6 +355,9 @@ bool Runner::Wait(StopSignals& signals) {
 }
 
 void Runner::OnSignal(int signal) {
+  // A terminal that goes away hangs up more than once, by its shell and by the kernel: that is no
+  // wish to kill.
+  if (signal == SIGHUP && (signal_ || hurried_)) return;
   if (api::IsFinished(job_.status)) {
     linger_until_ = Now();
     if (std::exchange(hurried_, true)) world_.DeleteAll(Duration{}, Now());

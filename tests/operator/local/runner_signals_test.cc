@@ -50,6 +50,10 @@ const SignalCase kSignals[] = {
     {"Hangup",
      "trap 'echo chief saved; exit 143' TERM; kill -HUP $RUNNER; while :; do sleep 0.02; done", 129,
      "chief saved\n"},
+    {"HangupsOfOneTerminal",
+     "trap 'kill -HUP $RUNNER; sleep 0.2; echo chief saved; exit 143' TERM; kill -HUP $RUNNER; "
+     "while :; do sleep 0.02; done",
+     129, "chief saved\n"},
     {"ZeroIsNoSuccess", "trap 'exit 0' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 143,
      ""},
     {"SavingFailed", "trap 'exit 73' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 73,
