@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "operator/reconcile/policy.h"
@@ -16,8 +17,9 @@ void StandStill(const View& view, Reason reason, const std::string& message,
   }
   if (!stood && next.start_time) {
     EndWait(draft);
-    next.active_seconds_before +=
-        std::round(std::chrono::duration<double>(view.now - *next.start_time).count());
+    // By another operator's clock it may not have begun yet.
+    next.active_seconds_before += std::max(
+        0.0, std::round(std::chrono::duration<double>(view.now - *next.start_time).count()));
     // Pods of before may still be seen after the job was resumed; nothing that they did counts
     // then.
     next.recovery.restart_all_below = ++next.recovery.attempt;

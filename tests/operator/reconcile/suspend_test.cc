@@ -48,6 +48,17 @@ TEST(LifecycleTest, WhatPodsDidBeforeASuspensionDoesNotCountAfterIt) {
   EXPECT_FALSE(scene.Is(ConditionType::kRunning));
 }
 
+// By the clock of the operator before, it begins in an hour.
+TEST(LifecycleTest, AJobThatIsSuspendedBeforeItBeganWasActiveForNoTime) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  scene.job.status.start_time = At(3600);
+  scene.job.spec.run_policy.suspend = true;
+  scene.Look(100);
+  EXPECT_TRUE(scene.Is(ConditionType::kSuspended));
+  EXPECT_EQ(scene.status().active_seconds_before, 0);
+}
+
 TEST(LifecycleTest, AJobMadeSuspendedMakesNoPods) {
   Scene scene(MakeJob("mnist").Workers(1).Suspended());
   EXPECT_EQ(scene.Look(0),
