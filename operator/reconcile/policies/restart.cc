@@ -26,12 +26,19 @@ std::vector<TaskId> Lost(const View& view) {
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     const auto recorded = view.job.status.replica_statuses.find(role);
     if (recorded == view.job.status.replica_statuses.end()) continue;
+    // So many were there, but while the job is scaled not always the first: only where fewer are
+    // there now has one gone.
     const int32_t known = std::min(replica.replicas, recorded->second.replicas);
-    for (int32_t i = 0; i < known; ++i) {
+    std::vector<TaskId> gone;
+    int32_t there = 0;
+    for (int32_t i = 0; i < replica.replicas; ++i) {
       const PodSeen* pod = view.Ours({role, i});
-      if (pod == nullptr && view.orphans.contains({role, i})) continue;
-      if (pod == nullptr || (pod->delete_requested && !EndedWell(*pod))) out.push_back({role, i});
+      const bool is_there = pod == nullptr ? view.orphans.contains({role, i})
+                                           : !pod->delete_requested || EndedWell(*pod);
+      there += is_there ? 1 : 0;
+      if (!is_there && i < known) gone.push_back({role, i});
     }
+    if (there < known) out.insert(out.end(), gone.begin(), gone.end());
   }
   return out;
 }

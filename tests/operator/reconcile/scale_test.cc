@@ -38,6 +38,26 @@ TEST(LifecycleTest, ScalesUpAndDownTouchingOnlyWhatChanges) {
   EXPECT_EQ(scene.status().recovery, api::Recovery{});
 }
 
+TEST(LifecycleTest, APodThatScalingTookIsNoLoss) {
+  Scene scene(MakeJob("mnist").Chief().Workers(4).Ps(1).With([](api::TrainingJob& job) {
+    job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 8};
+    job.spec.strategy = api::kStrategyParameterServer;
+  }));
+  scene.Running();
+  auto& workers = scene.job.spec.replica_specs[cluster::Role::kWorker].replicas;
+  workers = 2;
+  scene.Look(20);
+  scene.Gone({cluster::Role::kWorker, 3});
+  for (PodSeen& pod : scene.seen.pods) {
+    if (pod.name == "mnist-worker-2") pod.delete_requested = At(20);  // it takes its time
+  }
+  workers = 4;
+  scene.Look(21);
+  scene.Look(22);
+  EXPECT_FALSE(scene.Is(ConditionType::kRestarting)) << scene.status().phase;
+  EXPECT_EQ(scene.status().recovery, api::Recovery{});
+}
+
 TEST(LifecycleTest, ServicesOfReplicasThatAreWantedNoMoreGo) {
   Scene scene(MakeJob("mnist").Workers(3).With([](api::TrainingJob& job) {
     job.spec.tf_config_compat = "kubeflow-v1";
