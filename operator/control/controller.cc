@@ -115,6 +115,7 @@ Status Controller::Healthy() const {
 }
 
 void Controller::Run(std::stop_token stop) {
+  began_ = clock_.Now();
   std::vector<std::jthread> watchers, workers;
   for (const auto& informer : informers_) {
     watchers.emplace_back(
@@ -233,6 +234,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   }
   reconcile::Observed seen = view->Observe();
   seen.settings = options_.settings;
+  seen.watched_since = began_;
   Recall(key, *view, &seen);
   const TimePoint now = clock_.Now();
   reconcile::Outcome outcome;

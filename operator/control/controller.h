@@ -95,6 +95,7 @@ class Controller {
 
   kube::Client& client_;
   Clock& clock_;
+  TimePoint began_{};  // Run
   Metrics& metrics_;
   const ControllerOptions options_;
   WorkQueue queue_;

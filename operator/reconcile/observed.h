@@ -179,6 +179,9 @@ struct Observed {
   // When this operator process last asked for all that pods mount and got its answers, by its own
   // clock; nothing: not yet.
   std::optional<TimePoint> mounts_asked;
+  // When this operator process began to look after jobs, by its own clock; nothing: always. What
+  // happened before it has not seen.
+  std::optional<TimePoint> watched_since;
   Settings settings;
   friend bool operator==(const Observed&, const Observed&) = default;
 };

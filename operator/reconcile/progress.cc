@@ -199,6 +199,7 @@ void WatchForStall(const View& view, Draft* draft) {
   if (next.progress) since = std::max(since, next.progress->advanced_at);
   const auto newest = Newest(view);
   if (newest && newest->standing_since) since = std::max(since, *newest->standing_since);
+  if (view.seen.watched_since) since = std::max(since, *view.seen.watched_since);
   const TimePoint due =
       since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(limit));
   if (view.now < due) {

@@ -146,6 +146,22 @@ TEST(ProgressTest, AStepThatThisProcessHasJustSeenDoesNotStandStill) {
   EXPECT_TRUE(scene.Is(ConditionType::kStalled));
 }
 
+TEST(ProgressTest, NothingStandsStillForLongerThanItWasWatched) {
+  Scene scene(MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.progress_deadline_seconds = 30; }));
+  scene.Running();
+  scene.seen.progress = Step(5, 10);
+  scene.Look(10);
+  // The next process' first look: it has not asked anybody yet.
+  scene.seen.progress.reset();
+  scene.seen.watched_since = At(200);
+  scene.Look(200);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+  EXPECT_EQ(scene.last.wake_at, At(230));
+  scene.Look(230);
+  EXPECT_TRUE(scene.Is(ConditionType::kStalled)) << "and heard nothing since";
+}
+
 TEST(ProgressTest, AnOperatorWhoseClockIsBehindGoesOnTelling) {
   Scene scene(MakeJob("mnist").Workers(1));
   scene.Running();
