@@ -227,6 +227,8 @@ void EndWait(Draft* draft);
 // news.
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft);
 void Tell(const View& view, Draft* draft);
+// Whether every pod is there and the leader, or without a chief some worker, runs.
+bool Runs(const View& view, const Draft& draft);
 void Publish(const View& view, Draft* draft);
 // status_size.cc: keeps a status within kMaxStatusBytes by cutting what only people read: first the
 // last lines of `worst`, then messages, then paths. Cut once it stays as it is.

@@ -25,7 +25,7 @@ void Deadlines(const View& view, Draft* draft) {
   }
   if (policy.startup_deadline_seconds) {
     // A pod that fails before the job ever ran is no start.
-    if (HasRun(view.job.status)) return;
+    if (HasRun(view.job.status) || Runs(view, *draft)) return;  // nobody looked when it began to
     const TimePoint due = *start + Duration(std::chrono::seconds(*policy.startup_deadline_seconds));
     if (view.now >= due) {
       return draft->Fail(Reason::kStartupDeadlineExceeded,

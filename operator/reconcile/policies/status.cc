@@ -29,6 +29,12 @@ std::string PhaseWord(const api::JobStatus& status) {
   return api::kPending;
 }
 
+// A pod of the job as it is now: not one that goes, nor one from before a restart of all.
+bool IsCurrent(const PodSeen* pod, const Draft& draft) {
+  return pod != nullptr && !pod->delete_requested &&
+         pod->attempt >= draft.next.recovery.restart_all_below;
+}
+
 // At most kMaxWorst pods, each once, however many are in trouble.
 class WorstList {
  public:
@@ -198,23 +204,29 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
 }
 
 // Running, as TFJob has it: the chief runs, or without one some worker; but only once every pod is
-// there, since a job that lacks a pod for want of quota does not run. It stays until a restart, a
-// suspension or the end.
+// there, since a job that lacks a pod for want of quota does not run.
+bool Runs(const View& view, const Draft& draft) {
+  bool leads = false;
+  for (const auto& [role, replica] : view.job.spec.replica_specs) {
+    for (int32_t i = 0; i < replica.replicas; ++i) {
+      const PodSeen* pod = view.Ours({role, i});
+      if (!IsCurrent(pod, draft)) return false;
+      const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
+      if (up && role == api::Leader(view.job.spec).role) leads = true;
+    }
+  }
+  return leads;
+}
+
+// Running stays until a restart, a suspension or the end.
 void Tell(const View& view, Draft* draft) {
   const bool restarting = api::IsTrue(draft->next, ConditionType::kRestarting);
-  bool all = true;
-  bool leads = false;
   std::optional<PodTrouble> troubled;
   int more = 0;
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
       const PodSeen* pod = view.Ours({role, i});
-      const bool current = pod != nullptr && !pod->delete_requested &&
-                           pod->attempt >= draft->next.recovery.restart_all_below;
-      all = all && current;
-      if (!current) continue;
-      const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
-      if (up && role == api::Leader(view.job.spec).role) leads = true;
+      if (!IsCurrent(pod, *draft)) continue;
       if (auto trouble = TroubleOf(view, *pod)) {
         ++more;
         if (!troubled || trouble->reason < troubled->reason) troubled = std::move(trouble);
@@ -222,7 +234,7 @@ void Tell(const View& view, Draft* draft) {
       if (const auto slow = SlowFrom(*pod); slow && view.now < *slow) draft->WakeAt(*slow);
     }
   }
-  if (all && leads && !restarting && !view.Is(ConditionType::kRunning)) {
+  if (!restarting && !view.Is(ConditionType::kRunning) && Runs(view, *draft)) {
     EndWait(draft);
     draft->Set(ConditionType::kRunning, true, Reason::kJobRunning, "the job runs");
     draft->Event(false, Reason::kJobRunning, "the job runs");

@@ -35,6 +35,12 @@ TEST(DeadlineTest, StartupEndsWhenTheJobFirstRuns) {
   EXPECT_EQ(late.last.wake_at, At(30));
   late.Look(30);
   EXPECT_EQ(late.Reason(ConditionType::kFailed), "StartupDeadlineExceeded");
+  // Nobody looked between its pods' start and the deadline: an upgrade, an API server away.
+  Scene unseen(builder);
+  unseen.Look(0);
+  unseen.Obey();
+  unseen.Look(311);
+  EXPECT_EQ(unseen.status().phase, "Running");
   Scene soon(builder);
   soon.Running();
   soon.Gone(kWorker0);
