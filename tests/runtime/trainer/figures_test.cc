@@ -146,14 +146,14 @@ TEST_P(FiguresTest, AValidationOfSomeStepsIsOfTheSameExamplesEachTime) {
       MT_ASSIGN_OR_RETURN(const train::Scalars whole, model.Evaluate(*again));
       const double all = train::FindScalar(whole, "loss").value();
       MT_WANT(std::abs(all - want) > 1e-4);
-      // More steps than a pass has are the pass, each time.
+      // More steps than a pass has are the pass, each time; in another order, so to f32's rounding.
       MT_ASSIGN_OR_RETURN(const train::Scalars most, model.Evaluate(*again, kExamples));
-      MT_WANT(std::abs(train::FindScalar(most, "loss").value() - all) <= 1e-12);
+      MT_WANT(std::abs(train::FindScalar(most, "loss").value() - all) <= 1e-6);
       MT_ASSIGN_OR_RETURN(
           const History long_history,
           model.Fit(*data,
                     {.epochs = 3, .validation = again.get(), .validation_steps = kExamples}));
-      for (const double loss : long_history.Of("val_loss")) MT_WANT(std::abs(loss - all) <= 1e-12);
+      for (const double loss : long_history.Of("val_loss")) MT_WANT(std::abs(loss - all) <= 1e-6);
       return OkStatus();
     });
   }
