@@ -8,6 +8,7 @@
 #include <thread>
 #include <variant>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/out_of_memory.h"
 #include "runtime/base/thread.h"
 #include "runtime/cluster/contract.h"
@@ -17,6 +18,10 @@
 #include "worker/service.h"
 
 namespace {
+
+// A supervisor may send SIGTERM to every process, also to those that pass it on: within this time
+// it is one request.
+constexpr meshtrain::Duration kOneRequest = std::chrono::seconds(2);
 
 // Turns SIGTERM and SIGINT into a request to stop. A second signal ends the process at once.
 class Signals {
@@ -34,14 +39,18 @@ class Signals {
   // Errors: kUnavailable (no thread).
   meshtrain::Status Start() {
     const auto watch = [this](std::stop_token done) {
+      meshtrain::Duration asked_at{};
       while (!done.stop_requested()) {
         const timespec wait{.tv_sec = 0, .tv_nsec = 50'000'000};
         const int signal = ::sigtimedwait(&set_, nullptr, &wait);
         if (signal <= 0) continue;
+        const meshtrain::Duration now = meshtrain::SystemClock().Monotonic();
         if (stop_.stop_requested()) {
+          if (signal == SIGTERM && now - asked_at < kOneRequest) continue;
           ::_exit(meshtrain::cluster::ExitCodeOf(meshtrain::cluster::Stopped(), signal));
         }
         signal_ = signal;
+        asked_at = now;
         stop_.request_stop();
       }
     };

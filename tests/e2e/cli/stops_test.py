@@ -71,6 +71,17 @@ class Stops(RunningCase):
         self.assertEqual(parts, whole)
         self.assertEqual((self.folder / "whole" / "model.safetensors").read_bytes(), (self.folder / "out" / "model.safetensors").read_bytes())
 
+    def test_a_supervisor_that_signals_every_process_asks_once(self):
+        child = self.start(self.manifest(epochs=1000000, every=1000000))
+        trainer = self.hold_when(child, lambda: len(self.read(self.folder / "out" / "metrics.jsonl").splitlines()) >= 30)
+        trainer.send_signal(signal.SIGCONT)
+        trainer.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGTERM)  # it sends the trainer another
+        out, err = child.communicate(timeout=TIMEOUT)
+        self.assertEqual(child.returncode, 143, err)
+        self.assertIn("saved", out)
+        self.assertRegex(err, "stopped at step [0-9]+; checkpoint of step")
+
     def test_an_output_folder_that_vanishes_is_said(self):
         out = self.folder / "out"
         child = self.start(self.manifest(epochs=1000000, every=1000000))
