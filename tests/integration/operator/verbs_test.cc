@@ -148,8 +148,11 @@ TEST_F(VerbsTest, SubmitsListsTellsScalesSuspendsAndResumes) {
 
   ASSERT_TRUE(WaitForPods("mnist", 2));
   for (const char* pod : {"mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
-  ASSERT_TRUE(Eventually(
-      [&] { return Get(control::TrainingJobs(), "mnist")["status"].value("ready", "") == "2/2"; }));
+  ASSERT_TRUE(Eventually([&] {
+    // There is no status yet where the operator is slow.
+    const auto job = Get(control::TrainingJobs(), "mnist");
+    return job.contains("status") && job["status"].value("ready", "") == "2/2";
+  }));
   EXPECT_EQ(Verb({"list"}), 0) << err_;
   EXPECT_THAT(out_, AllOf(ContainsRegex("NAME +PHASE +READY +STEP"),
                           ContainsRegex("\nmnist +Running +2/2 ")));
