@@ -117,18 +117,6 @@ Status MeshStrategy::DeclareOnMesh(std::span<const nn::Parameter> states, const 
   return impl_->variables.DeclareOnMesh(states, layouts);
 }
 
-Status MeshStrategy::AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop) {
-  membership::Team* const all = team();
-  return all == nullptr || all->processes() == 1 ? OkStatus()
-                                                 : all->AgreeOnPlans(hashes, std::move(stop));
-}
-
-Status MeshStrategy::AgreeOnData(std::span<const uint64_t> fingerprints, std::stop_token stop) {
-  membership::Team* const all = team();
-  return all == nullptr || all->processes() == 1 ? OkStatus()
-                                                 : all->AgreeOnData(fingerprints, std::move(stop));
-}
-
 void MeshStrategy::Retire(const Variable& variable) { impl_->variables.Retire(variable); }
 Result<Tensor> MeshStrategy::Read(const Variable& variable) {
   return impl_->variables.Read(variable);

@@ -180,10 +180,6 @@ class MeshStrategy : public Strategy {
   // The same of states that no scope need hold, with zeros in the place of any value: for who gives
   // them their first ones.
   Status DeclareOnMesh(std::span<const nn::Parameter> states, const Layouts& layouts);
-  // Team::AgreeOnPlans, where there is a team; each process calls it alike.
-  Status AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop = {});
-  // Team::AgreeOnData, alike.
-  Status AgreeOnData(std::span<const uint64_t> fingerprints, std::stop_token stop = {});
   // It is saved and restored no more, until it is used again: for the slots of an optimizer that is
   // done.
   void Retire(const program::Variable& variable);

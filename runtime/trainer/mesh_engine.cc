@@ -75,12 +75,14 @@ class MeshEngine final : public Engine {
   }
 
   Status Agree(std::initializer_list<const data::Pipeline*> data, std::stop_token stop) override {
+    membership::Team* const team = strategy_.team();
+    if (team == nullptr || team->processes() == 1) return OkStatus();
     std::vector<uint64_t> orders;
     for (const data::Pipeline* pipeline : data) {
       if (pipeline != nullptr) orders.push_back(pipeline->cursor().fingerprint);
     }
-    Status agreed = strategy_.AgreeOnPlans(hashes_, stop);
-    if (agreed.ok()) agreed = strategy_.AgreeOnData(orders, std::move(stop));
+    Status agreed = team->AgreeOnPlans(hashes_, stop);
+    if (agreed.ok()) agreed = team->AgreeOnData(orders, std::move(stop));
     return what_.empty() ? agreed : agreed.At(what_);
   }
 
