@@ -19,14 +19,6 @@ Judged Mistake(const std::string& metric, const Value& predictions, const std::s
   return {};
 }
 
-Judged MistakenLabels(const std::string& metric, const Value& labels, const Value& predictions,
-                      const Dims& expected) {
-  return Mistake(metric, predictions,
-                 "labels " + program::TensorType{labels.dtype(), expected}.ToString() +
-                     " beside predictions " + predictions.type().ToString() + ", got: labels " +
-                     labels.type().ToString());
-}
-
 std::string Given(const Value& predictions, const Loss& loss) {
   return ", got: " + std::string(loss.function->name()) + " of predictions " +
          predictions.type().ToString();
@@ -47,7 +39,8 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
     }
     const LabelDims wanted = AsPredicted(predictions.type());
     if (std::find(wanted.begin(), wanted.end(), labels.dims()) == wanted.end()) {
-      return MistakenLabels(metric, labels, predictions, wanted.front());
+      return Mistake(metric, predictions,
+                     LabelsOf(wanted.front(), labels.type(), predictions.type()));
     }
     const Value y = LikePredictions(labels, predictions);
     return {.positive = program::Greater(y, 0.5),
@@ -71,7 +64,7 @@ Judged Judge(const std::string& metric, std::optional<int64_t> class_id, const V
   // Labels are numbers of classes, or shares of them.
   const Dims of_numbers(dims.begin(), dims.end() - 1);
   if (labels.dims() != of_numbers && labels.dims() != dims) {
-    return MistakenLabels(metric, labels, predictions, of_numbers);
+    return Mistake(metric, predictions, LabelsOf(of_numbers, labels.type(), predictions.type()));
   }
   const Value label =
       labels.rank() < predictions.rank() ? As(labels, DType::kI64) : program::ArgMax(labels, -1);

@@ -68,9 +68,7 @@ Status Metric::CheckLabels(const TensorType& labels, const TensorType& predictio
                            ": expected predictions [N, classes], got: " + predictions.ToString());
   }
   if (std::find(wanted.begin(), wanted.end(), labels.dims) != wanted.end()) return OkStatus();
-  return InvalidArgument(
-      name + ": expected labels " + TensorType{labels.dtype, wanted.front()}.ToString() +
-      " beside predictions " + predictions.ToString() + ", got: labels " + labels.ToString());
+  return InvalidArgument(name + ": expected " + LabelsOf(wanted.front(), labels, predictions));
 }
 
 }  // namespace meshtrain::train

@@ -30,6 +30,11 @@ LabelDims ClassShares(const TensorType& predictions) {
   return {predictions.dims};
 }
 
+std::string LabelsOf(const Dims& wanted, const TensorType& labels, const TensorType& predictions) {
+  return "labels " + TensorType{labels.dtype, wanted}.ToString() + " beside predictions " +
+         predictions.ToString() + ", got: labels " + labels.ToString();
+}
+
 Value As(const Value& x, DType dtype) { return x.dtype() == dtype ? x : program::Cast(x, dtype); }
 
 Value LikePredictions(const Value& labels, const Value& predictions) {

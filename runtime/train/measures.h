@@ -1,6 +1,7 @@
 // What losses and metrics measure labels and predictions with. All record ops.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "runtime/program/ops.h"
@@ -14,6 +15,10 @@ using LabelDims = std::vector<program::Dims>;
 LabelDims AsPredicted(const program::TensorType& predictions);   // their own, and [N] for [N, 1]
 LabelDims ClassNumbers(const program::TensorType& predictions);  // [N] for [N, C]
 LabelDims ClassShares(const program::TensorType& predictions);   // [N, C] for [N, C]
+// Behind "expected ", of labels that have other dimensions than `wanted`: "labels i32[8,4] beside
+// predictions f32[8,4], got: labels i32[8]".
+std::string LabelsOf(const program::Dims& wanted, const program::TensorType& labels,
+                     const program::TensorType& predictions);
 
 Value As(const Value& x, program::DType dtype);
 // Labels in the predictions' type and dimensions: [N] stands for [N, 1].
