@@ -68,9 +68,13 @@ Result<std::string> GetJobText(Cluster& cluster, const std::string& name, std::s
   return text;
 }
 
+Result<api::TrainingJob> JobOf(std::string_view answer) {
+  return api::FromJson(answer).From(Origin::kApiServer);
+}
+
 Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name, std::stop_token stop) {
   MT_ASSIGN_OR_RETURN(const std::string text, GetJobText(cluster, name, std::move(stop)));
-  return api::FromJson(text).From(Origin::kApiServer);
+  return JobOf(text);
 }
 
 bool Patience::Rest(const Status& answer, const std::stop_token& stop) {

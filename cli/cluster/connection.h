@@ -40,6 +40,8 @@ inline constexpr std::string_view kJobPrefix = "trainingjob.meshtrain.dev/";
 // Errors: kNotFound: `trainingjob "mnist": not found in namespace ml`.
 Result<std::string> GetJobText(Cluster& cluster, const std::string& name,
                                std::stop_token stop = {});
+// What the API server says of a job. Errors: FromJson's, of Origin::kApiServer.
+Result<api::TrainingJob> JobOf(std::string_view answer);
 Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name,
                                 std::stop_token stop = {});
 

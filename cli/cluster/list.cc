@@ -4,7 +4,6 @@
 
 #include "cli/cluster/connection.h"
 #include "cli/cluster/print.h"
-#include "operator/api/json.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -46,7 +45,7 @@ Status List(const ListFlags& flags, const Console& console) {
   }
   const TimePoint now = SystemClock().Now();
   for (const std::string& text : texts) {
-    MT_ASSIGN_OR_RETURN(const api::TrainingJob job, api::FromJson(text).From(Origin::kApiServer));
+    MT_ASSIGN_OR_RETURN(const api::TrainingJob job, JobOf(text));
     rows.push_back(JobRow(job, now, console));
     if (flags.all) rows.back().insert(rows.back().begin(), job.metadata.namespace_name);
   }

@@ -4,7 +4,6 @@
 
 #include "cli/cluster/connection.h"
 #include "cli/cluster/print.h"
-#include "operator/api/json.h"
 #include "runtime/base/text.h"
 #include "runtime/base/time_text.h"
 
@@ -96,7 +95,7 @@ Status Tell(const StatusFlags& flags, const Console& console) {
     console.out << Objects({text}, /*list=*/false, flags.format);
     return OkStatus();
   }
-  MT_ASSIGN_OR_RETURN(const api::TrainingJob job, api::FromJson(text).From(Origin::kApiServer));
+  MT_ASSIGN_OR_RETURN(const api::TrainingJob job, JobOf(text));
   console.out << Told(job, SystemClock().Now(), console);
   return OkStatus();
 }

@@ -9,7 +9,6 @@
 #include "cli/cluster/stop_on_signal.h"
 #include "cli/job.h"
 #include "cli/manifest.h"
-#include "operator/api/json.h"
 #include "operator/api/rules.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
@@ -90,8 +89,7 @@ Result<int> Submit(const SubmitFlags& flags, const JobFile& job, const std::stop
         .From(Origin::kApiServer);
   }
   MT_RETURN_IF_ERROR(created.status());
-  MT_ASSIGN_OR_RETURN(const api::TrainingJob made,
-                      api::FromJson(*created).From(Origin::kApiServer));
+  MT_ASSIGN_OR_RETURN(const api::TrainingJob made, JobOf(*created));
   const std::string& name = made.metadata.name;
   if (flags.format != "table") {
     console.out << Objects({*created}, /*list=*/false, flags.format);
