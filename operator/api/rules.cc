@@ -59,6 +59,11 @@ bool StandsStill(const TrainingJob& job, const TrainingJob& old) {
   return job.spec.run_policy.suspend || old.spec.run_policy.suspend;
 }
 
+// The same as CEL, to stand before what holds otherwise.
+#define MT_STANDS_STILL                                                                    \
+  "(has(self.runPolicy.suspend) && self.runPolicy.suspend) || (has(oldSelf.runPolicy) && " \
+  "has(oldSelf.runPolicy.suspend) && oldSelf.runPolicy.suspend) || "
+
 // Job-sized texts stop at what a ConfigMap can carry (1 MiB), with room for its own fields.
 constexpr size_t kMaxClusterBytes = 1'000'000;
 
@@ -453,9 +458,7 @@ constexpr Rule kRules[] = {
      .on_change = true},
     // Every process is told the whole cluster, which must not change under it.
     {.at = "spec",
-     .cel = "has(self.elastic) || (has(self.runPolicy.suspend) && self.runPolicy.suspend) || "
-            "(has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && "
-            "oldSelf.runPolicy.suspend) || "
+     .cel = "has(self.elastic) || " MT_STANDS_STILL
             "self.replicaSpecs.all(k, k.lowerAscii() != 'worker' || !(k in oldSelf.replicaSpecs) "
             "|| self.replicaSpecs[k].replicas == oldSelf.replicaSpecs[k].replicas)",
      .message = "cannot be scaled without spec.elastic: set elastic.minReplicas and "
@@ -500,10 +503,8 @@ constexpr Rule kRules[] = {
      .got = nullptr,
      .on_change = true},
     {.at = "spec",
-     .cel = "(has(self.runPolicy.suspend) && self.runPolicy.suspend) || "
-            "(has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && "
-            "oldSelf.runPolicy.suspend) || "
-            "(has(self.claims) ? self.claims : []) == (has(oldSelf.claims) ? oldSelf.claims : [])",
+     .cel = MT_STANDS_STILL
+     "(has(self.claims) ? self.claims : []) == (has(oldSelf.claims) ? oldSelf.claims : [])",
      .message = "is immutable unless the job is suspended",
      .field = "claims",
      .holds =
@@ -514,11 +515,8 @@ constexpr Rule kRules[] = {
      .on_change = true},
     // A running job whose pods are replaced would go on without what sealed its links before.
     {.at = "spec",
-     .cel = "(has(self.runPolicy.suspend) && self.runPolicy.suspend) || "
-            "(has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && "
-            "oldSelf.runPolicy.suspend) || "
-            "(has(self.security) ? self.security : '') == (has(oldSelf.security) ? "
-            "oldSelf.security : '')",
+     .cel = MT_STANDS_STILL "(has(self.security) ? self.security : '') == (has(oldSelf.security) ? "
+                            "oldSelf.security : '')",
      .message = "is immutable unless the job is suspended",
      .field = "security",
      .holds =

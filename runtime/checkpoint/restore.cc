@@ -42,8 +42,9 @@ struct Listed {
 Result<fs::file_type> TypeOf(const fs::path& path) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
-  if (type == fs::file_type::none)
+  if (type == fs::file_type::none) {
     return ErrnoStatus(error.value(), "cannot look into", path.string());
+  }
   return type;
 }
 

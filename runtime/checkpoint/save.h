@@ -51,8 +51,7 @@ struct SaveOptions {
   int processes = 1;
   // Equal in all processes, and higher at each new start of any of them (an incarnation): parts
   // that a lost attempt left behind are then not taken for this one's, and a second save of a step
-  // writes into no file of the first. 0: one more than what the
-  // folder holds, for a single process.
+  // writes into no file of the first. 0: one more than what the folder holds, for a single process.
   int64_t generation = 0;
   Duration parts_timeout =
       std::chrono::minutes(5);  // how long process 0 waits for the others' parts
