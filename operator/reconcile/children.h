@@ -79,8 +79,11 @@ std::string PodBody(const api::TrainingJob& job, const Settings& settings, const
                     const Placements& placements = {});
 
 std::vector<CreateService> WantedServices(const api::TrainingJob& job);
-// Whether the job's processes speak mutual TLS: a program of several processes, and its manifest
-// says so, or says nothing and the job began under an operator that seals (JobStatus::security).
+// Whether the job's processes speak mutual TLS once there are several: it has a program, and its
+// manifest says so, or says nothing and the job began under an operator that seals
+// (JobStatus::security).
+bool SealedIfSeveral(const api::TrainingJob& job, const Settings& settings);
+// Whether they do: there are several now.
 bool Sealed(const api::TrainingJob& job, const Settings& settings);
 // The certificates of such a job.
 CreateSecret TlsSecret(const api::TrainingJob& job, const Settings& settings, bool probe = false);

@@ -49,8 +49,8 @@ std::string ClusterStamp(const api::TrainingJob& job, const Settings& settings) 
   return cluster::ShortHash(cluster::ClusterText(all) + (Sealed(job, settings) ? " sealed" : ""));
 }
 
-bool Sealed(const api::TrainingJob& job, const Settings& settings) {
-  if (job.spec.program.empty() || api::TotalReplicas(job.spec) < 2) return false;
+bool SealedIfSeveral(const api::TrainingJob& job, const Settings& settings) {
+  if (job.spec.program.empty()) return false;
   if (!job.spec.security.empty()) return job.spec.security == api::kMutualTls;
   if (!job.status.security.empty()) return job.status.security == api::kMutualTls;
   // A job that began under an operator that sealed nothing stays as it is: its processes could not
@@ -58,6 +58,10 @@ bool Sealed(const api::TrainingJob& job, const Settings& settings) {
   const bool fresh =
       !job.status.start_time && !job.status.conditions.contains(api::ConditionType::kRunning);
   return settings.seals && fresh;
+}
+
+bool Sealed(const api::TrainingJob& job, const Settings& settings) {
+  return api::TotalReplicas(job.spec) > 1 && SealedIfSeveral(job, settings);
 }
 
 namespace internal {

@@ -270,8 +270,9 @@ Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& see
     did(Policy::kCounts);
     return Finish(after, &draft);
   }
-  // Decided once, where the job begins; before it is recorded each look decides alike.
-  if (job.spec.security.empty() && Sealed(job, view.seen.settings)) {
+  // Decided once, where the job begins, also for one process: it may be scaled to several later.
+  // Before it is recorded each look decides alike.
+  if (job.spec.security.empty() && SealedIfSeveral(job, view.seen.settings)) {
     draft.next.security = api::kMutualTls;
   }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;

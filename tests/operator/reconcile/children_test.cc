@@ -314,6 +314,22 @@ TEST(ChildrenTest, WhatIsSealedIsDecidedWhereTheJobBegins) {
   EXPECT_THAT(did, ::testing::Not(::testing::HasSubstr("create secret")));
 }
 
+TEST(ChildrenTest, AJobThatBeginsAloneIsSealedOnceItIsScaled) {
+  Scene scene(Declared(1));
+  scene.seen.settings.seals = true;
+  EXPECT_THAT(scene.Look(0), ::testing::Not(::testing::HasSubstr("secret mnist-tls-")));
+  EXPECT_EQ(scene.status().security, "mutualTLS");
+  scene.Obey();
+  scene.job.spec.replica_specs.at(Role::kWorker).replicas = 2;
+  EXPECT_TRUE(Sealed(scene.job, scene.seen.settings));
+  std::string did;  // the pod that is there goes first
+  for (const int at : {2, 3, 4}) {
+    did += scene.Look(at);
+    scene.Obey();
+  }
+  EXPECT_THAT(did, ::testing::HasSubstr("create secret mnist-tls-"));
+}
+
 TEST(ChildrenTest, TheTemplateWinsOverWhatAStrictClusterAsksFor) {
   const auto with = [](const std::string& spec) {
     return Pod(Declared(1).Template(Role::kWorker, R"({"spec":)" + spec + "}").Build(),
