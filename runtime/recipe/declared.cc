@@ -4,7 +4,6 @@
 #include <optional>
 #include <set>
 
-#include "runtime/base/check.h"
 #include "runtime/base/text.h"
 #include "runtime/nn/whole_blocks.h"
 #include "runtime/recipe/blocks.h"
@@ -295,6 +294,20 @@ Result<train::Programs> Declared::ProgramsOfPart(std::vector<mesh::TensorType> t
   return train::BuildPrograms(part, types);
 }
 
+std::optional<train::Programs> Declared::ProgramsOfFewBlocks(
+    const std::vector<mesh::TensorType>& types) const {
+  // What one block leaves is what the next is given, so that two show what more would.
+  constexpr int64_t kBlocks = 2;
+  manifest::Program shorter = program_;
+  shorter.model = WithFewerBlocks(program_.model, kBlocks);
+  if (shorter.model.layers.size() == program_.model.layers.size()) return std::nullopt;
+  // Where each block leaves another shape, what is behind them may not take what two leave.
+  const auto few = Create(shorter);
+  if (!few.ok()) return std::nullopt;
+  auto programs = few->ProgramsOfPart(types);
+  return programs.ok() ? std::optional(*std::move(programs)) : std::nullopt;
+}
+
 Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
     std::vector<mesh::TensorType> types, const Layouts& given) const {
   for (mesh::TensorType& type : types) {
@@ -302,18 +315,14 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
   }
   if (chosen_->types == types) return chosen_->states;
   MT_ASSIGN_OR_RETURN(const train::Programs programs, ProgramsOfPart(types));
-  // Alike blocks take alike layouts, and two of them show what more would: what one block leaves is
-  // what the next is given.
-  constexpr int64_t kBlocks = 2;
-  manifest::Program shorter = program_;
-  shorter.model = WithFewerBlocks(program_.model, kBlocks);
-  std::optional<train::Programs> of_few;  // none where no block goes
-  if (shorter.model.layers.size() < program_.model.layers.size()) {
-    MT_ASSIGN_OR_RETURN(const Declared few, Create(shorter));
-    MT_ASSIGN_OR_RETURN(of_few, few.ProgramsOfPart(types));
-  }
-  const train::Programs& looked_at = of_few ? *of_few : programs;
-  const auto open = OpenGroups(looked_at);
+  const auto all = OpenGroups(programs);
+  const std::optional<train::Programs> of_few = ProgramsOfFewBlocks(types);
+  auto open = of_few ? OpenGroups(*of_few) : all;
+  // Where blocks change their shapes, few of them do not show the weights of all.
+  const bool show_all = std::all_of(all.begin(), all.end(),
+                                    [&](const auto& group) { return open.contains(group.first); });
+  if (!show_all) open = all;
+  const train::Programs& looked_at = of_few && show_all ? *of_few : programs;
   std::vector<sharding::StateGroup> groups;
   for (const auto& [place, group] : open) groups.push_back(group);
   sharding::Given inputs;
@@ -321,12 +330,9 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
   auto chosen = sharding::ChooseStateLayouts(looked_at.train_step, mesh_, inputs, groups);
   const std::string at = program_.Where("layout") + ": ";
   if (!chosen.ok()) return InvalidArgument(at + chosen.status().message());
-  for (const auto& [place, group] : OpenGroups(programs)) {
-    const auto alike = open.find(place);
-    MT_CHECK(alike != open.end());
-    for (const std::string& name : group) {
-      inputs.states.insert_or_assign(name, chosen->at(alike->second.front()));
-    }
+  for (const auto& [place, group] : all) {
+    const mesh::Layout& layout = chosen->at(open.at(place).front());
+    for (const std::string& name : group) inputs.states.insert_or_assign(name, layout);
   }
   if (const Status used = sharding::CheckAxesUsed(mesh_, inputs, &programs.train_step);
       !used.ok()) {

@@ -118,6 +118,10 @@ class Declared {
 
  private:
   Result<train::Programs> ProgramsOfPart(std::vector<mesh::TensorType> types) const;
+  // The same of the model with few of its alike blocks: none where there are few, or where such a
+  // model cannot be.
+  std::optional<train::Programs> ProgramsOfFewBlocks(
+      const std::vector<mesh::TensorType>& types) const;
   // `layout: auto`: of the weights and their slots, for batches of the manifest's size whatever
   // `types` have, so that all batches find the same.
   Result<std::map<std::string, mesh::Layout>> ChooseLayouts(std::vector<mesh::TensorType> types,

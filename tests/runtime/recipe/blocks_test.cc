@@ -126,5 +126,51 @@ TEST(BlocksTest, AutomaticLayoutsAreAsFastAsColumnsThenRowsAndEqualInAllBlocks) 
   }
 }
 
+TEST(BlocksTest, BlocksThatChangeTheirShapeAreLookedAtWhole) {
+  // What is behind three strides has another weight, or another reshape, than behind two; and what
+  // a block adds to its input makes each block's weights larger than the last's.
+  const std::string shrinks = R"(
+    - reshape: {name: rows, inputs: [x], dims: [32, 1]}
+    - conv_1d: {name: stem, inputs: [rows], filters: 16, kernel_size: [3], padding: same}
+    - repeat:
+        name: blocks
+        inputs: [stem]
+        times: 3
+        layers:
+          - conv_1d: {name: c, inputs: [input], filters: 16, kernel_size: [3], strides: [2], padding: same}
+)";
+  const std::string grows = R"(
+    - dense: {name: stem, inputs: [x], units: 64}
+    - repeat:
+        name: blocks
+        inputs: [stem]
+        times: 4
+        layers:
+          - dense: {name: grow, inputs: [input], units: 64, activation: relu}
+          - concatenate: {name: cat, inputs: [input, grow]}
+)";
+  const std::string flat[] = {
+      "    - flatten: {name: flat, inputs: [blocks]}\n",
+      "    - reshape: {name: flat, inputs: [blocks], dims: [64]}\n",
+      "    - activation: {name: flat, inputs: [blocks], activation: relu}\n"};
+  for (const std::string& layers : {shrinks + flat[0], shrinks + flat[1], grows + flat[2]}) {
+    const std::string text =
+        "mesh: {batch: 2, model: 2}\n"
+        "data: {train: {npy: {images: x.npy, labels: y.npy}}, batch: 8}\n"
+        "loss: {sparse_categorical_crossentropy: {from_logits: true}}\noptimizer: adam\n"
+        "layout: auto\nmodel:\n  output: logits\n  layers:" +
+        layers +
+        "    - dense: {name: wide, inputs: [flat], units: 2048}\n"
+        "    - dense: {name: logits, inputs: [wide], units: 10}\n";
+    SCOPED_TRACE(text);
+    const auto traced =
+        Build(Declare(text), {{mesh::DType::kF32, {8, 32}}, {mesh::DType::kI32, {8}}});
+    ASSERT_TRUE(traced.ok()) << traced.status().message();
+    for (const nn::Parameter& weight : traced->programs.parameters) {
+      EXPECT_TRUE(traced->layouts.states.contains(weight.name())) << weight.name();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::recipe
