@@ -190,7 +190,8 @@ std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> o
   }
   // A number takes the type of the first operand that is none; a condition does not count.
   DType number_type = DType::kF32;
-  for (const Operand& operand : operands) {
+  for (size_t i = kind == "select" ? 1 : 0; i < operands.size(); ++i) {
+    const Operand& operand = operands[i];
     if (operand.is_number()) continue;
     number_type = operand.variable() != nullptr ? TypeRead(*operand.variable())
                   : operand.value() != nullptr  ? operand.value()->dtype()

@@ -135,6 +135,8 @@ TEST(BuilderTest, NumbersTakeTheOtherOperandsType) {
   EXPECT_EQ((i + 1).dtype(), DType::kI32);
   EXPECT_EQ(Select(mask, x, 0.0).dtype(), DType::kF64);
   EXPECT_EQ(Select(mask, 0.0, i).dtype(), DType::kI32);
+  EXPECT_EQ(Select(mask, 2.0, 0.0).dtype(), DType::kF32);
+  EXPECT_EQ(Select(mask, mask, 0.0).dtype(), DType::kBool);
   EXPECT_EQ(Less(x, 1.0).dtype(), DType::kBool);
   EXPECT_TRUE(b.status().ok());
   b.Output("half", i * 0.5);
