@@ -156,6 +156,7 @@ Result<Types> InferPad(const OpCall& call) {
                                              {"after", AttrKind::kInts},
                                              {"value", AttrKind::kDouble, false}}));
   const TensorType& a = call.operands[0];
+  if (call.attrs.Has("value")) MT_RETURN_IF_ERROR(CheckNumber(call.attrs.Double("value"), a.dtype));
   const Dims before = call.attrs.Ints("before"), after = call.attrs.Ints("after");
   bool fits = before.size() == a.dims.size() && after.size() == a.dims.size();
   Dims dims = a.dims;

@@ -1,7 +1,4 @@
 // Ops that make values out of nothing: constants, indices, random numbers; and what records state.
-#include <cmath>
-#include <limits>
-
 #include "runtime/program/ops.h"
 #include "runtime/program/ops/families.h"
 #include "runtime/program/ops/support.h"
@@ -10,35 +7,6 @@ namespace meshtrain::program {
 namespace {
 
 using namespace ops;  // NOLINT: the families' own helpers
-
-// The number is one of `dtype`, so that no backend has to round, wrap or saturate it.
-Status CheckNumber(double number, DType dtype) {
-  double low = 0, high = 0;
-  switch (dtype) {
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kBF16:
-    case DType::kF16:
-      return OkStatus();
-    case DType::kBool:
-      high = 1;
-      break;
-    case DType::kU8:
-      high = 255;
-      break;
-    case DType::kI32:
-      low = std::numeric_limits<int32_t>::min();
-      high = std::numeric_limits<int32_t>::max();
-      break;
-    case DType::kI64:  // what a double holds exactly
-      low = -0x1p53;
-      high = 0x1p53;
-      break;
-  }
-  if (number == std::floor(number) && number >= low && number <= high) return OkStatus();
-  return InvalidArgument("expected a number of type " + DTypeText(dtype) +
-                         ", got: " + AttrText(number));
-}
 
 Result<TensorType> TypeAttrs(const Attrs& attrs) {
   MT_ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(attrs));

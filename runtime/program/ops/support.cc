@@ -1,6 +1,7 @@
 #include "runtime/program/ops/support.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "runtime/base/text.h"
@@ -55,6 +56,34 @@ Status CheckSize(const Dims& dims) {
     elements *= std::max<int64_t>(d, 1);
   }
   return OkStatus();
+}
+
+Status CheckNumber(double number, DType dtype) {
+  double low = 0, high = 0;
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kBF16:
+    case DType::kF16:
+      return OkStatus();
+    case DType::kBool:
+      high = 1;
+      break;
+    case DType::kU8:
+      high = 255;
+      break;
+    case DType::kI32:
+      low = std::numeric_limits<int32_t>::min();
+      high = std::numeric_limits<int32_t>::max();
+      break;
+    case DType::kI64:  // what a double holds exactly
+      low = -0x1p53;
+      high = 0x1p53;
+      break;
+  }
+  if (number == std::floor(number) && number >= low && number <= high) return OkStatus();
+  return InvalidArgument("expected a number of type " + DTypeText(dtype) +
+                         ", got: " + AttrText(number));
 }
 
 Result<Dims> DimsAttr(const Attrs& attrs) {

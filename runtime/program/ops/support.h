@@ -34,6 +34,8 @@ Status CheckAttrs(const Attrs& attrs, std::initializer_list<AttrRule> rules);
 // The attribute `dtype`, f32 when it is absent.
 Result<DType> DTypeAttr(const Attrs& attrs);
 std::string DTypeText(DType dtype);
+// The number is one of `dtype`, so that no backend has to round, wrap or saturate it.
+Status CheckNumber(double number, DType dtype);
 // No dimension is negative, and the bytes of such a tensor can be counted.
 Status CheckSize(const Dims& dims);
 // The attribute `dims`, checked so.

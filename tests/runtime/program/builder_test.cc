@@ -196,6 +196,15 @@ TEST(BuilderTest, ComposedFunctionsGiveTheShapesOfTheirNames) {
   EXPECT_EQ(b.program().ops.back().attrs.Text("specs"), "{batch, *, *}");
 }
 
+TEST(BuilderTest, WhatIsPaddedWithIsOfTheType) {
+  for (const double number : {300.0, -1.0, 0.5}) {
+    Builder b("pad");
+    const Builder::Scope scope(b);
+    b.Output("y", Pad(b.Input("x", {DType::kU8, {2}}), {1}, {1}, number));
+    EXPECT_THAT(b.Build().status().message(), HasSubstr("expected a number of type u8, got: "));
+  }
+}
+
 // A slice of whole dimensions must not pin their size: the partitioner cuts them.
 TEST(BuilderTest, SliceSaysToTheEndOfDimensionsTakenWhole) {
   Builder b("slice");
