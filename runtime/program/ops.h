@@ -59,6 +59,8 @@ Value LogicalOr(const Operand& a, const Operand& b);
 Value LogicalNot(const Operand& a);
 // where condition (bool) a else b
 Value Select(const Operand& condition, const Operand& a, const Operand& b);
+// Floats become whole numbers towards zero, and what the type cannot hold its end (a NaN 0); whole
+// numbers keep their low bits in a narrower type of whole numbers, as in C++.
 Value Cast(const Operand& a, DType dtype);
 Value ClipByValue(const Operand& a, const Operand& low, const Operand& high);
 Value SquaredDifference(const Operand& a, const Operand& b);
