@@ -1,6 +1,6 @@
 #include "runtime/mesh/tensor.h"
 
-#include <cstdlib>
+#include <new>
 
 #include "runtime/base/check.h"
 #include "runtime/mesh/element_type.h"
@@ -53,10 +53,10 @@ void Tensor::Expect(bool true_of_the_caller) { MT_CHECK(true_of_the_caller); }
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   const size_t bytes =
       (static_cast<size_t>(type_.num_bytes()) + kAlignment - 1) / kAlignment * kAlignment;
-  auto* p =
-      static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes));
-  MT_CHECK(p != nullptr);
-  data_ = std::shared_ptr<std::byte>(p, [](std::byte* q) { std::free(q); });
+  // By `new`, whose handler says that there is no memory (base/out_of_memory.h).
+  constexpr std::align_val_t kAlign{kAlignment};
+  auto* p = static_cast<std::byte*>(::operator new(bytes == 0 ? kAlignment : bytes, kAlign));
+  data_ = std::shared_ptr<std::byte>(p, [](std::byte* q) { ::operator delete(q, kAlign); });
 }
 
 double Tensor::Item() const {

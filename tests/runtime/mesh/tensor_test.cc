@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "runtime/base/out_of_memory.h"
+
 namespace meshtrain::mesh {
 namespace {
 
@@ -65,6 +67,18 @@ TEST(TensorTest, IsAlignedAndSharesItsBytes) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(t.bytes().data()) % 64, 0u);
   EXPECT_EQ(t.bytes().size(), 28u);
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST(TensorDeathTest, WhereMemoryEndsTheProgramLeavesAsItWasTold) {
+  constexpr int64_t kMoreThanAnAddressHas = int64_t{1} << 57;
+  EXPECT_EXIT(
+      {
+        ExitWhereMemoryEnds("program", 78);
+        const Tensor t(TensorType{DType::kU8, {kMoreThanAnAddressHas}});
+      },
+      ::testing::ExitedWithCode(78), "program: expected memory on this machine");
+}
+#endif
 
 TEST(TensorTest, CountsWhatIsNotFinite) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
