@@ -16,7 +16,7 @@ using program::Op;
 using program::OpDef;
 using program::Program;
 
-// Backends hold a chain's operands and scalars in tables of fixed size; longer chains gain nothing.
+// Longer chains gain nothing, and a block of each of their values is to fit near the processor.
 constexpr size_t kMostOpsInAChain = 32;
 
 // Which ops run before which although no value passes between them: `guards` before each op that

@@ -40,9 +40,6 @@ class Emitter {
       store.d = ValueBase(value, DTypeBytes(dtype), row);
       out_.block.push_back(store);
     }
-    if (out_.bases.size() > kMaxBases) {
-      return Unimplemented("element-wise chain of too many operands");
-    }
     out_.registers = static_cast<int64_t>(free_.size());
     return std::move(out_);
   }
@@ -155,9 +152,13 @@ class Emitter {
       case Source::kConstant: {
         const int base = ElementBase(s);
         if (scalars_served) return base;
-        const int d = OwnRegister();
-        out_.block.push_back({.d = d, .a = base, .width = DTypeBytes(s.dtype), .once = true});
-        return d;
+        const int64_t width = DTypeBytes(s.dtype);
+        const auto [filled, fresh] = filled_.try_emplace({base, width}, -1);
+        if (fresh) {
+          filled->second = OwnRegister();
+          out_.block.push_back({.d = filled->second, .a = base, .width = width, .once = true});
+        }
+        return filled->second;
       }
       case Source::kBroadcast: {
         if (const auto it = kept_.find(s.value); it != kept_.end()) return it->second;
@@ -178,6 +179,12 @@ class Emitter {
 
   int ElementBase(const Source& s) {
     if (s.kind == Source::kElement) return ValueBase(s.value, 0, false);
+    for (size_t i = 0; i < out_.bases.size(); ++i) {
+      const Base& b = out_.bases[i];
+      if (b.kind == Base::kConstant && std::ranges::equal(b.constant.bytes, s.constant.bytes)) {
+        return static_cast<int>(i);
+      }
+    }
     return NewBase({.kind = Base::kConstant, .constant = s.constant});
   }
 
@@ -261,6 +268,8 @@ class Emitter {
   std::vector<bool> free_;       // per register
   std::vector<bool> pinned_;     // per base: its register is never reused
   std::map<ValueId, int> kept_;  // the base of what is loaded in the first block only
+  // The register that is filled with the element at a base, by its width.
+  std::map<std::pair<int, int64_t>, int> filled_;
   std::vector<std::pair<int, ValueId>> late_;  // stores at the end of the block
 };
 

@@ -10,8 +10,6 @@
 
 namespace meshtrain::device::cpu::fused {
 
-constexpr int kMaxBases = 256;
-
 // A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and
 // single elements.
 struct Base {
@@ -62,7 +60,7 @@ struct Code {
   int64_t unit = 1;       // elements of which blocks are made of whole ones
 };
 
-// Errors: kUnimplemented, where there is no loop for a node, or one of too many operands.
+// Errors: kUnimplemented, where there is no loop for a node.
 Result<Code> MakeCode(const Making& making, const Chain& chain);
 
 }  // namespace meshtrain::device::cpu::fused

@@ -32,7 +32,6 @@ using fused::Base;
 using fused::Chain;
 using fused::Code;
 using fused::Instruction;
-using fused::kMaxBases;
 using fused::Load;
 using fused::Node;
 using fused::Source;
@@ -135,7 +134,10 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, doubl
     std::byte* p;
     int64_t stride;
   };
-  std::array<At, kMaxBases> at;
+  // Most chains have few.
+  std::array<At, 256> few;
+  std::vector<At> many(code_.bases.size() > few.size() ? code_.bases.size() : 0);
+  At* const at = many.empty() ? few.data() : many.data();
   for (size_t i = 0; i < code_.bases.size(); ++i) {
     const Base& b = code_.bases[i];
     switch (b.kind) {
