@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <string_view>
 
 #include "runtime/base/mutex.h"
 
@@ -21,7 +23,18 @@ StatusCode CodeOf(PJRT_Error_Code code) {
 
 // What a plugin says of a device that it cannot reach, or of work that a lost device had. kAborted
 // is ours, for numbers that are not finite.
-bool IsLoss(StatusCode code) {
+bool IsLoss(StatusCode code, std::string_view message) {
+  if (code == StatusCode::kInternal) {
+    // XLA hands on what CUDA's driver says as INTERNAL. These (CUresult) are of the card's state,
+    // which a program cannot cause.
+    constexpr std::string_view kLost[] = {
+        "CUDA_ERROR_ECC_UNCORRECTABLE",   "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "CUDA_ERROR_DEVICE_UNAVAILABLE",  "CUDA_ERROR_NO_DEVICE",
+        "CUDA_ERROR_SYSTEM_NOT_READY",    "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR"};
+    return std::ranges::any_of(
+        kLost, [&](std::string_view name) { return message.find(name) != std::string_view::npos; });
+  }
   return code == StatusCode::kAborted || code == StatusCode::kCancelled ||
          code == StatusCode::kDeadlineExceeded || code == StatusCode::kUnavailable;
 }
@@ -95,7 +108,8 @@ Status Plugin::ToStatus(PJRT_Error* error, std::string_view what) const {
   MT_PJRT_ARGS(PJRT_Error_Destroy_Args, destroy);
   destroy.error = error;
   api_->PJRT_Error_Destroy(&destroy);
-  if (IsLoss(known)) return status.WithCode(StatusCode::kUnavailable).From(Origin::kDevice);
+  if (IsLoss(known, status.message()))
+    return status.WithCode(StatusCode::kUnavailable).From(Origin::kDevice);
   return status;
 }
 

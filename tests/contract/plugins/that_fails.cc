@@ -1,8 +1,8 @@
 // A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for these. Where
 // MT_FAIL_AFTER is set, steps after so many fail with the code MT_FAIL_WITH (of PJRT_Error_Code),
-// as when a device is lost or has no memory left. Where MT_REFUSE_WITH is, no program compiles, and
-// that is the code. Where MT_SAY_PLATFORM is, that is its platform's name, and MT_SAY_KIND its
-// devices' kind.
+// as when a device is lost or has no memory left, saying MT_FAIL_SAYING if it is set. Where
+// MT_REFUSE_WITH is, no program compiles, and that is the code. Where MT_SAY_PLATFORM is, that is
+// its platform's name, and MT_SAY_KIND its devices' kind.
 #include <dlfcn.h>
 #include <pjrt_c_api.h>
 
@@ -59,7 +59,9 @@ PJRT_Error* PlatformName(PJRT_Client_PlatformName_Args* args) {
 
 void Message(PJRT_Error_Message_Args* args) {
   if (!IsOurs(args->error)) return real->PJRT_Error_Message(args);
+  const char* const says = std::getenv("MT_FAIL_SAYING");
   const std::string_view text = std::getenv("MT_REFUSE_WITH") != nullptr ? "the program is no good"
+                                : says != nullptr                        ? says
                                 : Number("MT_FAIL_WITH") == PJRT_Error_Code_RESOURCE_EXHAUSTED
                                     ? "the device is full"
                                     : "the device went away";

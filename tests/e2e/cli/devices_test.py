@@ -280,6 +280,9 @@ class Pjrt(SameNumbers, DevicesCase):
         self.wrong(text, 138, "the device went away", environment=failing | {"MT_FAIL_WITH": "14"})
         left = sorted(p.name for p in (self.folder / "out-wrong" / "checkpoints").iterdir())
         self.assertTrue(left)
+        # INTERNAL, as XLA hands on what CUDA's driver says: of the card's state, or of anything else.
+        self.wrong(text, 138, "ECC", environment=failing | {"MT_FAIL_WITH": "13", "MT_FAIL_AFTER": "2", "MT_FAIL_SAYING": "failed: CUDA_ERROR_ECC_UNCORRECTABLE"})
+        self.wrong(text, 70, "VALUE", environment=failing | {"MT_FAIL_WITH": "13", "MT_FAIL_AFTER": "2", "MT_FAIL_SAYING": "failed: CUDA_ERROR_INVALID_VALUE"})
         self.wrong(text, 78, "the device is full", environment=failing | {"MT_FAIL_WITH": "8", "MT_FAIL_AFTER": "2"})
 
 
