@@ -1,5 +1,6 @@
 #include "runtime/device/devices.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "runtime/device/discrete/discrete_backend.h"
@@ -24,6 +25,13 @@ Result<std::unique_ptr<Backend>> Discrete(const BackendOptions& options) {
   if (own.devices > 0 && own.devices < options.devices) {
     return InvalidArgument("discrete: expected at least " + std::to_string(options.devices) +
                            " devices, got: " + std::to_string(own.devices) +
+                           " (MESHTRAIN_DISCRETE_OPTIONS)")
+        .From(Origin::kManifest);
+  }
+  const int devices = std::max(own.devices, options.devices);
+  if (own.lost_after_steps >= 0 && devices > 0 && own.lost >= devices) {
+    return InvalidArgument("discrete: lost: expected one of " + std::to_string(devices) +
+                           " devices, from 0 on, got: " + std::to_string(own.lost) +
                            " (MESHTRAIN_DISCRETE_OPTIONS)")
         .From(Origin::kManifest);
   }

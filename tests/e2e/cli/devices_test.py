@@ -192,6 +192,7 @@ class Discrete(SameNumbers, DevicesCase):
                 (on, {options: "devices=2"}, "discrete: expected at least 4 devices, got: 2"),
                 (on, {options: "devices"}, "expected options as seed=3,devices=4, of whole numbers, got: devices"),
                 (on, {options: "colour=3"}, "got: colour=3"),
+                (on, {options: "lost=7,lost_after_steps=3"}, "discrete: lost: expected one of 4 devices, from 0 on, got: 7"),
                 (on, {options: "memory_bytes=9000"}, "discrete: device 0: expected 4096 bytes of its memory of 9000, got: "),
                 # The weights fit, the step does not.
                 (on.replace("units: 12", "units: 3000"), {options: "memory_bytes=4400000"}, "bytes (what a device has), got: "),
