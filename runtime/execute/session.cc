@@ -186,6 +186,22 @@ Result<DTensor> Session::CopyToMesh(const Tensor& value, const Layout& layout) {
   return tensor;
 }
 
+namespace {
+
+// What two slices of a tensor have in common: where it begins in the tensor, and its sizes.
+Layout::Slice Shared(const Layout::Slice& a, const Layout::Slice& b) {
+  Layout::Slice shared = a;
+  for (size_t d = 0; d < a.sizes.size(); ++d) {
+    const int64_t low = std::max(a.offsets[d], b.offsets[d]);
+    const int64_t high = std::min(a.offsets[d] + a.sizes[d], b.offsets[d] + b.sizes[d]);
+    shared.offsets[d] = low;
+    shared.sizes[d] = std::max<int64_t>(0, high - low);
+  }
+  return shared;
+}
+
+}  // namespace
+
 Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& layout) {
   const Mesh& mesh = layout.mesh();
   const std::vector<int64_t> ranks = LocalRanks(mesh);
@@ -232,20 +248,35 @@ Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& 
     }
   }
   MT_ASSIGN_OR_RETURN(DTensor packed, Make(type, layout));
-  // A shard of the mesh that runs is a box of whole components.
+  // A shard of the mesh that runs is made of whole components. Where the slower of two axes that
+  // split a dimension lies within a process, some of them are another process's.
+  const Layout& run = packed.run_layout_;
+  for (const int64_t rank : LocalRanks(run.mesh())) {
+    const Layout::Slice shard = run.SliceOf(rank, type.dims);
+    std::set<mesh::Dims> seen;
+    int64_t here = 0;
+    for (const Layout::Slice& slice : slices) {
+      const int64_t elements = mesh::NumElements(Shared(shard, slice).sizes);
+      if (elements > 0 && seen.insert(slice.offsets).second) here += elements;
+    }
+    if (here < mesh::NumElements(shard.sizes)) {
+      return Unimplemented(
+          "pack: expected a layout that keeps neighbouring shards in one process, "
+          "got: " +
+          layout.ToString() + " on " + mesh.ToString() + ", whose faster axis spans processes");
+    }
+  }
   MT_RETURN_IF_ERROR(FillShards(packed, [&](const Layout::Slice& shard) {
     Tensor out(TensorType{type.dtype, shard.sizes});
     for (size_t i = 0; i < slices.size(); ++i) {
-      mesh::Dims from(shard.offsets.size()), to(shard.offsets.size()), sizes(shard.offsets.size());
-      for (size_t d = 0; d < sizes.size(); ++d) {
-        const int64_t low = std::max(shard.offsets[d], slices[i].offsets[d]);
-        const int64_t high =
-            std::min(shard.offsets[d] + shard.sizes[d], slices[i].offsets[d] + slices[i].sizes[d]);
-        sizes[d] = std::max<int64_t>(0, high - low);
-        from[d] = low - slices[i].offsets[d];
-        to[d] = low - shard.offsets[d];
+      const auto [low, sizes] = Shared(shard, slices[i]);
+      if (mesh::NumElements(sizes) == 0) continue;
+      mesh::Dims from(low.size()), to(low.size());
+      for (size_t d = 0; d < low.size(); ++d) {
+        from[d] = low[d] - slices[i].offsets[d];
+        to[d] = low[d] - shard.offsets[d];
       }
-      if (mesh::NumElements(sizes) > 0) out.Paste(components[i].Slice(from, sizes), to);
+      out.Paste(components[i].Slice(from, sizes), to);
     }
     return out;
   }));

@@ -128,7 +128,9 @@ class Session {
   Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
   // One component per device of this process, in the order of their ranks, each the valid extent of
   // its shard; copies must agree in shape. Where the mesh spans processes all shards must be of one
-  // size. Errors: kInvalidArgument naming the device whose component does not fit.
+  // size. Errors: kInvalidArgument naming the device whose component does not fit; kUnimplemented
+  // for shards that lie in several processes by turns, as those of {model+batch} where the
+  // processes are along batch.
   Result<DTensor> Pack(std::span<const Tensor> components, const Layout& layout);
   // The components of this process's devices.
   Result<std::vector<Tensor>> Unpack(const DTensor& value);

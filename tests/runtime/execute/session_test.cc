@@ -1,6 +1,7 @@
 // Tensors and variables on a mesh, with devices that share memory and with devices that do not.
 #include "runtime/execute/session.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -74,6 +75,20 @@ TEST_P(SessionTest, PackNamesTheDeviceWhoseComponentDoesNotFit) {
   const Status wrong = session_->Pack(parts, L("{batch, model}", mesh_)).status();
   EXPECT_EQ(wrong.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(wrong.message().find("cpu:3"), std::string::npos) << wrong.message();
+}
+
+// The four shards of a vector lie in two processes along `batch`: one after another, or by turns.
+TEST(SessionOfOneProcessTest, PackTakesShardsThatStandBesideEachOther) {
+  std::vector<mesh::Device> devices;
+  for (int r = 0; r < 4; ++r) devices.push_back({mesh::DeviceKind::kCpu, r / 2, r % 2});
+  const Mesh mesh = Mesh::Create({{"batch", 2}, {"model", 2}}, devices).value();
+  auto session = Session::Create({.threads = 1, .process = 1}).value();
+  const std::vector<Tensor> parts = {Numbered({1}), Numbered({1})};
+  const auto fits = session->Pack(parts, L("{batch+model}", mesh));
+  EXPECT_TRUE(fits.ok()) << fits.status().message();
+  const Status turns = session->Pack(parts, L("{model+batch}", mesh)).status();
+  EXPECT_EQ(turns.code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(turns.message(), ::testing::HasSubstr("{model+batch}"));
 }
 
 TEST_P(SessionTest, RelayoutThereAndBackIsIdentity) {
