@@ -104,10 +104,12 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
   if (layouts.size() != types.size()) {
     return InvalidArgument("function " + name_ + ": one layout per input is due");
   }
-  for (const Loaded& loaded : loaded_) {
-    if (std::ranges::equal(loaded.types, types) && std::ranges::equal(loaded.layouts, layouts)) {
-      return loaded.step.get();
-    }
+  const auto found = std::ranges::find_if(loaded_, [&](const Loaded& loaded) {
+    return std::ranges::equal(loaded.types, types) && std::ranges::equal(loaded.layouts, layouts);
+  });
+  if (found != loaded_.end()) {
+    if (found->step->Fits()) return found->step.get();
+    loaded_.erase(found);
   }
 
   std::vector<program::Variable> variables;

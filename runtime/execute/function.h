@@ -114,7 +114,8 @@ class Function {
   Result<Results> Call(std::span<const DTensor> inputs);
 
   // The step behind a call with these inputs (loaded_step.h), planned but not run: for its report,
-  // or to feed it from the host.
+  // or to feed it from the host. It lives until a call finds that it no longer fits
+  // (LoadedStep::Fits).
   Result<LoadedStep*> Prepare(std::span<const TensorType> types, std::span<const Layout> layouts);
   // What is recorded for these input types.
   Result<program::Program> Trace(std::span<const TensorType> types,

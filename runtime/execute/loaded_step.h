@@ -42,12 +42,16 @@ class LoadedStep {
   // Feeds a tensor on the mesh, of this step's session, without a copy when its layout is the
   // input's.
   Status Feed(size_t input, const DTensor& value);
-  // Errors: kFailedPrecondition naming an input that was never fed; kUnavailable and
-  // kDeadlineExceeded of collectives with other processes; kAborted for a bad step, in which a
-  // guarded output (plan::Options::finite_outputs) or a watched value (SessionOptions) is not
-  // finite. A bad step is one in every process and leaves the variables as they were. It is run
-  // once more to say where it began: "output `loss` is not finite; first not finite: log (logits)
-  // at model.cc:31, then in the gradient of `hidden_1.kernel`; no variable was changed".
+  // Whether each variable still has a value in the session, in the layout that the step was loaded
+  // for.
+  bool Fits() const;
+  // Errors: kFailedPrecondition naming an input that was never fed, or a variable of which Fits is
+  // not true; kUnavailable and kDeadlineExceeded of collectives with other processes; kAborted for
+  // a bad step, in which a guarded output (plan::Options::finite_outputs) or a watched value
+  // (SessionOptions) is not finite. A bad step is one in every process and leaves the variables as
+  // they were. It is run once more to say where it began: "output `loss` is not finite; first not
+  // finite: log (logits) at model.cc:31, then in the gradient of `hidden_1.kernel`; no variable was
+  // changed".
   Status Run();
   // Where the step that was fed gives something that is not finite, with the variables as they are
   // now: "log (logits) at model.cc:31". Compiles and runs it anew; called as Run is, by every
@@ -80,6 +84,10 @@ class LoadedStep {
         program_(program),
         variables_(variables.begin(), variables.end()),
         replica_(replica) {}
+  // Takes the values that the variables have now: one that was forgotten and declared anew has
+  // other bytes.
+  Status UseVariables();
+
   Session* session_;
   program::Program program_;  // as it was loaded
   std::vector<program::Variable> variables_;
@@ -90,7 +98,7 @@ class LoadedStep {
   std::unique_ptr<device::Executable> executable_;
   std::vector<DTensor> inputs_;
   std::vector<DTensor> lent_;    // inputs fed without a copy, kept alive
-  std::vector<DTensor> states_;  // kept alive, whatever the session forgets
+  std::vector<DTensor> states_;  // what the last Run used, or what the step was loaded with
   std::vector<DTensor> outputs_;
   std::shared_ptr<const void> counted_;  // as long as it lives, the session counts our bytes
   std::vector<device::DeviceBuffers> devices_;

@@ -80,6 +80,32 @@ TEST_P(FunctionTest, AVariableWithoutAFirstValueIsRefused) {
   EXPECT_EQ(v.status().message(), "variable `v`: expected a tensor on a mesh, got: an empty one");
 }
 
+TEST_P(FunctionTest, AVariableThatWasForgottenIsUsedAsItIsDeclaredAnew) {
+  const Variable w("w", {DType::kF32, {4}});
+  ASSERT_TRUE(session_->Declare(w, L("{batch}", mesh_)).ok());
+  Function step(*session_, "step", {}, [&]() -> Outputs {
+    AssignAdd(w, 1.0);
+    return {{"w", program::ReduceSum(w)}};
+  });
+  ASSERT_TRUE(step().ok());
+  ASSERT_TRUE(step().ok());
+  EXPECT_EQ(Values(session_->ReadToHost(w).value()), (std::vector<float>(4, 2)));
+  ASSERT_TRUE(session_->Forget(w).ok());
+  const Status gone = step().status();
+  EXPECT_EQ(gone.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(gone.message().find("`w`"), std::string::npos) << gone.message();
+  for (const char* layout : {"{batch}", "{*}"}) {
+    SCOPED_TRACE(layout);
+    ASSERT_TRUE(session_->Declare(w, L(layout, mesh_)).ok());
+    LoadedStep* const held = step.Prepare({}, {}).value();
+    ASSERT_TRUE(held->Run().ok());
+    ASSERT_TRUE(step().ok());
+    EXPECT_EQ(Values(session_->ReadToHost(w).value()), (std::vector<float>(4, 2)));
+    ASSERT_TRUE(session_->Forget(w).ok());
+    EXPECT_EQ(held->Run().code(), StatusCode::kFailedPrecondition);
+  }
+}
+
 TEST_P(FunctionTest, OneTracePerTypesAndLayouts) {
   int traces = 0;
   Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs {
@@ -219,6 +245,34 @@ TEST_P(FunctionTest, LongChainsOfElementWiseOpsRun) {
   }
   const std::vector<float> got = Values(Host((*out)[0]));
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-3f * want[i]);
+}
+
+// Each is several loops and constants to the backend.
+TEST_P(FunctionTest, LongChainsOfFunctionsRun) {
+  constexpr int kOps = 60;
+  Function step(*session_, "long", {"x"}, [&](const Value& x) -> Outputs {
+    Value y = x;
+    for (int i = 0; i < kOps; ++i) y = program::Gelu(y) + 1.0 / (i + 3);
+    const auto gradient = y.builder()->Gradient(ReduceSum(y), std::vector<Value>{x});
+    return {{"y", y}, {"gradient", gradient[0]}};
+  });
+  const auto out = step(OnMesh({1, 2, 3, 4}, "{batch}"));
+  ASSERT_TRUE(out.ok()) << out.status().message();
+  std::vector<double> want = {1, 2, 3, 4};
+  std::vector<double> slope = {1, 1, 1, 1};
+  for (int i = 0; i < kOps; ++i) {
+    for (size_t k = 0; k < want.size(); ++k) {
+      const double x = want[k], half = 0.5 * std::erfc(-x / std::sqrt(2.0));
+      slope[k] *= half + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+      want[k] = x * half + 1.0 / (i + 3);
+    }
+  }
+  const std::vector<float> got = Values(Host((*out)["y"]));
+  const std::vector<float> gradient = Values(Host((*out)["gradient"]));
+  for (size_t k = 0; k < want.size(); ++k) {
+    EXPECT_NEAR(got[k], want[k], 1e-4 * want[k]);
+    EXPECT_NEAR(gradient[k], slope[k], 1e-4 * std::abs(slope[k]) + 1e-6);
+  }
 }
 
 TEST_P(FunctionTest, OutputsMayBeAskedForInALayout) {
