@@ -49,10 +49,11 @@ std::vector<std::optional<Frame>> ServerGroup::ToAll(const Message& message) con
 
 Result<std::vector<std::string>> ServerGroup::CallEach(
     const char* method, const std::vector<std::optional<Frame>>& requests, Duration timeout,
-    Duration rpc_timeout, std::stop_token stop, const std::vector<Land>& lands) {
+    Duration rpc_timeout, std::stop_token stop, const std::vector<Land>& lands, Again again) {
   const Duration until = SystemClock().Monotonic() + timeout;
   std::vector<std::string> answers(requests.size());
   RepeatLog notes;
+  std::map<size_t, Status> refusals;  // by server, while it goes on
   std::set<size_t> open;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i]) open.insert(i);
@@ -92,15 +93,18 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
       if (result.ok()) {
         answers[i] = std::move(*result);
         open.erase(i);
-      } else if (const Status error = result.status().At(Name(static_cast<int>(i)));
-                 IsAway(error.code())) {
-        away = error;
-        if (notes.Due(static_cast<int>(i), SystemClock().Monotonic())) {
-          LogWarning("parameter server does not answer",
-                     {{"ps", std::to_string(i)}, {"error", result.status().message()}});
-        }
-      } else {
-        return error;
+        refusals.erase(i);
+        continue;
+      }
+      const Status error = result.status().At(Name(static_cast<int>(i)));
+      // A server's own disk: its answer, which may be another one in a moment.
+      const bool refused = error.origin() == Origin::kOutput;
+      if (!IsAway(error.code()) || (refused && again == Again::kUnlessAnswered)) return error;
+      away = error;
+      if (refused) refusals.insert_or_assign(i, error);
+      if (notes.Due(static_cast<int>(i), SystemClock().Monotonic())) {
+        LogWarning(refused ? "parameter server refuses" : "parameter server does not answer",
+                   {{"ps", std::to_string(i)}, {"error", result.status().message()}});
       }
     }
     if (open.empty()) break;
@@ -108,6 +112,7 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
       return Cancelled(std::string(method) + ": stopped").From(Origin::kStop);
     }
     if (SystemClock().Monotonic() + kRetryAfter >= until) {
+      if (!refusals.empty()) return refusals.begin()->second;
       return Unavailable(std::string(method) +
                          ": expected an answer in time, got: " + away.message())
           .From(Origin::kPeers);
@@ -297,8 +302,8 @@ Result<std::vector<checkpoint::Index>> ServerGroup::WriteParts(
     request.term = term_;
     request.metadata[std::string(kVersionsKey)] = cut_versions_;
   }
-  MT_ASSIGN_OR_RETURN(const auto answers,
-                      CallEach(kServerWrite, ToAll(request), timeout, timeout, stop));
+  MT_ASSIGN_OR_RETURN(const auto answers, CallEach(kServerWrite, ToAll(request), timeout, timeout,
+                                                   stop, {}, Again::kUnlessAnswered));
   std::vector<checkpoint::Index> parts;
   for (int s = 0; s < size(); ++s) {
     MT_ASSIGN_OR_RETURN(const WriteReply reply, Decode<WriteReply>(answers[s]));

@@ -2,10 +2,12 @@
 // state.
 //
 // A call to a server that is away is made again until its time is over; with none, it is made once.
-// Every call may be repeated safely. Thread-safe, but for SetUp, which comes first, or after
-// NewestSession.
+// Every call may be repeated safely. So is one to a server whose disk does not take it, which may
+// have room in a moment: where it never has, the error is that server's, of Origin::kOutput.
+// Thread-safe, but for SetUp, which comes first, or after NewestSession.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
@@ -53,6 +55,8 @@ class ServerGroup {
   // `incarnations`: Store::Fence's. Committed is for those that `cuts_log`.
   Status Cut(int64_t step, const std::string& folder, std::vector<int64_t> incarnations,
              bool cuts_log, Duration timeout, std::stop_token stop);
+  // A server has what it cut for one try: a disk's error is WriteParts' at once, and
+  // kFailedPrecondition is of a server that has come back without its cut.
   Result<std::vector<checkpoint::Index>> WriteParts(
       int64_t step, const std::string& program_hash,
       const std::map<std::string, std::string>& metadata, Duration timeout, std::stop_token stop);
@@ -72,12 +76,15 @@ class ServerGroup {
 
  private:
   ServerGroup(std::vector<std::unique_ptr<Peer>> peers, Duration rpc_timeout);
+  // Whether a call is made again that a server answered with an error of its disk.
+  enum class Again : uint8_t { kAlways, kUnlessAnswered };
   // One request each (none: that server is left out); answers in their places.
   Result<std::vector<std::string>> CallEach(const char* method,
                                             const std::vector<std::optional<Frame>>& requests,
                                             Duration timeout, Duration rpc_timeout,
                                             std::stop_token stop,
-                                            const std::vector<Land>& lands = {});
+                                            const std::vector<Land>& lands = {},
+                                            Again again = Again::kAlways);
   template <typename Message>
   std::vector<std::optional<Frame>> ToAll(const Message& message) const;
 

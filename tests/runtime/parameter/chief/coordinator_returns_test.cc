@@ -142,6 +142,33 @@ TEST(CoordinatorTest, AServerWhoseDiskIsFullEndsTheJobAndTheStepCountsOnce) {
   EXPECT_EQ(Must(coordinator->Read("v")).values<int64_t>()[0], 2);
 }
 
+// It was said that the server had not answered in time, which is a lost server's error.
+TEST(CoordinatorTest, WhatAServersDiskRefusesIsTriedForAWhileAndThenTheDisksError) {
+  const TempFolder folder;
+  TestCluster cluster(1, 1, folder.path());
+  CoordinatorOptions options = cluster.options();
+  options.checkpoint_folder = folder.path() + "/checkpoints";
+  options.return_timeout = seconds(1);
+  const auto coordinator = Connect(options);
+  const std::vector<Parameter> variables = {Counter()};
+  Status defined, cut;
+  {
+    const FullDisk disk(10);
+    defined = coordinator->CreateVariables(variables);
+    cut = coordinator->Save(1);
+  }
+  for (const Status& refused : {defined, cut}) {
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+    EXPECT_EQ(refused.origin(), Origin::kOutput);
+    EXPECT_NE(refused.message().find("ps-0: "), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find("File too large"), std::string::npos) << refused.message();
+  }
+  const Status created = coordinator->CreateVariables(variables);
+  EXPECT_TRUE(created.ok()) << created.ToString();
+  const Status saved = coordinator->Save(1);
+  EXPECT_TRUE(saved.ok()) << saved.ToString();
+}
+
 TEST(CoordinatorTest, AServerThatLostItsStateEndsTheJob) {
   TestCluster cluster(1, 1);  // no log
   const auto coordinator = Connect(cluster.options());

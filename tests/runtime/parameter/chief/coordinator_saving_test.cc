@@ -11,6 +11,7 @@
 #include "runtime/program/ops.h"
 #include "tests/runtime/parameter/chief/coordinator_testing.h"
 #include "tests/runtime/parameter/cluster_testing.h"
+#include "tests/runtime/parameter/full_disk.h"
 #include "tests/runtime/parameter/jobs_testing.h"
 #include "tests/runtime/parameter/must.h"
 #include "tests/support/temp_folder.h"
@@ -58,6 +59,35 @@ TEST(CoordinatorTest, AServersLogDoesNotLeanOnWhatAProgramSavesElsewhere) {
   cluster.StartServer(0);
   run();
   EXPECT_EQ(Must(coordinator->Read("n")).Item(), 4);
+}
+
+// The server was asked again, for a copy that it had no more, and so taken for one that came back
+// without it: every checkpoint was given up for the next one, and nobody heard of the disk.
+TEST(CoordinatorTest, AServerWithoutRoomForACheckpointIsTold) {
+  const TempFolder folder;
+  TestCluster cluster(1, 1, folder.path());
+  CoordinatorOptions options = cluster.options();
+  options.checkpoint_folder = folder.path() + "/checkpoints";
+  const auto coordinator = Connect(options);
+  const std::vector<Parameter> variables = {Parameter(
+      "v", TensorType{DType::kI64, {4096}}, nn::Initializer::Zeros(), {.trainable = false})};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  {
+    const FullDisk disk(16384);  // the log has room
+    const Status begun = coordinator->Save(1);
+    ASSERT_TRUE(begun.ok()) << begun.ToString();
+    const Status next = coordinator->Save(2);
+    EXPECT_EQ(next.code(), StatusCode::kResourceExhausted) << next.ToString();
+    EXPECT_EQ(next.origin(), Origin::kOutput);
+    EXPECT_NE(next.message().find("ps-0: "), std::string::npos) << next.message();
+    EXPECT_NE(next.message().find("File too large"), std::string::npos) << next.message();
+  }
+  EXPECT_EQ(coordinator->failed_saves(), 1);
+  EXPECT_EQ(coordinator->last_saved(), -1);
+  // Whoever makes room may go on.
+  ASSERT_TRUE(coordinator->Save(3).ok());
+  ASSERT_TRUE(coordinator->WaitForSave().ok());
+  EXPECT_EQ(coordinator->last_saved(), 3);
 }
 
 TEST(CoordinatorTest, ACheckpointIsACutBetweenSteps) {
