@@ -13,9 +13,12 @@ using Kind = ScheduleAction::Kind;
 
 namespace {
 
-// Of a call to a worker: it was lost, or is to be set up anew. Other errors would come again.
-bool IsLost(StatusCode code) {
-  return IsAway(code) || code == StatusCode::kFailedPrecondition || code == StatusCode::kUnknown;
+// Of a call to a worker: it was lost, or is to be set up anew. Other errors would come again, and
+// so would those that are not the worker's own (rpc/peer_error.h), whatever their code.
+bool IsLost(const Status& error) {
+  const StatusCode code = error.code();
+  return error.origin().value_or(Origin::kPeers) == Origin::kPeers &&
+         (IsAway(code) || code == StatusCode::kFailedPrecondition || code == StatusCode::kUnknown);
 }
 
 // Which of two places in one dataset is further on.
@@ -134,7 +137,7 @@ void Dispatcher::Impl::StartLoad(int worker, int64_t incarnation, int64_t from, 
 }
 
 void Dispatcher::Impl::NotReady(int worker, int64_t incarnation, const Status& error) {
-  if (IsLost(error.code())) return Lost(worker, incarnation, error);
+  if (IsLost(error)) return Lost(worker, incarnation, error);
   Feed(EntryRefused{worker, incarnation, error.At(WorkerName(worker))});
 }
 
@@ -164,7 +167,8 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
                {{"worker", std::to_string(worker)}, {"error", why.message()}});
   }
   if (still_away) {
-    LogWarning("worker does not answer",
+    LogWarning(why.code() == StatusCode::kFailedPrecondition ? "worker refuses to be set up"
+                                                             : "worker does not answer",
                {{"worker", std::to_string(worker)}, {"error", why.message()}});
   }
   for (const auto& cancel : cancels) cancel();
@@ -217,7 +221,7 @@ void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
 void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
                                 const Result<std::string>& head, std::vector<Tensor> payload) {
   if (!head.ok()) {
-    if (IsLost(head.status().code())) return Lost(worker, incarnation, head.status());
+    if (IsLost(head.status())) return Lost(worker, incarnation, head.status());
     return Feed(StepFailed{worker, incarnation, step, head.status().At(WorkerName(worker))});
   }
   auto reply = Decode<RunReply>(*head);

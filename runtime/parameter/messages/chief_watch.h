@@ -29,6 +29,11 @@ class ChiefWatch {
  public:
   // A chief begins a term.
   void Began() { Set(/*left=*/false); }
+  // It called, whatever it is answered.
+  void Called() {
+    MutexLock lock(mutex_);
+    seen_.heard = SystemClock().Monotonic();
+  }
   void Heard(std::vector<std::string> lost) {
     MutexLock lock(mutex_);
     seen_.heard = SystemClock().Monotonic();

@@ -15,6 +15,12 @@ constexpr Duration kIdle = std::chrono::seconds(1);
 // next step its pull.
 constexpr int64_t kWantBytes = int64_t{64} << 10;
 
+// What this worker cannot take, of a session or a step: the manifest's, as in a job on a mesh. What
+// may be otherwise in a moment has no origin but its own.
+Status Refused(const Status& error) {
+  return IsAway(error.code()) ? error : error.From(Origin::kManifest);
+}
+
 }  // namespace
 
 void Executor::Impl::Loop(std::stop_token stop) {
@@ -68,9 +74,12 @@ Status Executor::Impl::DoSetUp(WorkerSetUpRequest request) {
   worker_ = request.worker;
   workers_ = request.workers;
   loaded_.clear();
+  datasets_.clear();
   held_.clear();
   session_.reset();
-  MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(options_.session));
+  auto session = execute::Session::Create(options_.session);
+  if (!session.ok()) return Refused(session.status());
+  session_ = std::move(*session);
   for (const std::string& address : request.servers) {
     MT_ASSIGN_OR_RETURN(auto peer, Peer::Create(address, options_.identity));
     peers_.push_back(std::move(peer));
@@ -104,11 +113,12 @@ Status Executor::Impl::LoadEntries(std::vector<Entry> entries,
     if (auto* function = std::get_if<StepFunction>(&entry)) {
       const std::string where = "step " + function->name;
       auto loaded = LoadFunction(std::move(*function));
-      if (!loaded.ok()) return loaded.status().At(where);
+      if (!loaded.ok()) return Refused(loaded.status()).At(where);
       loaded_.emplace_back(std::move(*loaded));
     } else if (auto* dataset = std::get_if<Dataset>(&entry)) {
       auto pipeline = MakePipeline(*dataset, worker_, workers_);
-      if (!pipeline.ok()) return pipeline.status().At("dataset " + dataset->name);
+      if (!pipeline.ok()) return pipeline.status();
+      datasets_[static_cast<int64_t>(loaded_.size())] = dataset->name;
       loaded_.emplace_back(std::move(*pipeline));
     } else {
       loaded_.emplace_back(std::get<WorkerValue>(entry).value);
@@ -120,8 +130,9 @@ Status Executor::Impl::LoadEntries(std::vector<Entry> entries,
       continue;
     }
     if (auto* pipeline = std::get_if<std::unique_ptr<data::Pipeline>>(&loaded_[at.entry])) {
-      MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(at.cursor));
-      MT_RETURN_IF_ERROR((*pipeline)->Restore(cursor));
+      const auto cursor = data::Cursor::Parse(at.cursor);
+      const Status restored = cursor.ok() ? (*pipeline)->Restore(*cursor) : cursor.status();
+      MT_RETURN_IF_ERROR(restored.At("dataset " + datasets_.at(at.entry)).From(Origin::kOutput));
     }
   }
   return OkStatus();
@@ -213,7 +224,7 @@ void Executor::Impl::EndRuns(const Status& why) {
     MutexLock lock(mutex_);
     runs.swap(runs_);
   }
-  for (const RunPtr& run : runs) Finish(*run, why);
+  for (const RunPtr& run : runs) Abandon(*run, why);
 }
 Executor::Executor(ExecutorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Executor::~Executor() { Close(); }

@@ -47,14 +47,17 @@ class Executor {
   using Done = std::function<void(Status status)>;
   using RunDone = std::function<void(Result<RunReply> reply, std::vector<mesh::Tensor> outputs)>;
 
-  // Forgets the incarnation before; its steps are answered with kFailedPrecondition. Errors: those
-  // of an entry; kFailedPrecondition for a term or an incarnation that is over.
+  // Forgets the incarnation before; its steps are answered with kFailedPrecondition. Errors: what
+  // this worker cannot take, of the origin whose it is (kManifest: a step that does not fit,
+  // kInput: data, kOutput: a place that is not in this data); kFailedPrecondition of no origin for
+  // a term or an incarnation that is over.
   void SetUp(WorkerSetUpRequest request, Done done);
-  // Errors: as SetUp's; kFailedPrecondition where entries would be missing before `first`.
+  // Errors: as SetUp's; kFailedPrecondition of no origin where entries would be missing before
+  // `first`.
   void Load(LoadRequest request, Done done);
-  // `tensors`: of the request's arguments of that kind. A step that failed is an answer; an error
-  // means that the coordinator has to set this worker up (kFailedPrecondition), or that it is going
-  // away (kCancelled).
+  // `tensors`: of the request's arguments of that kind. A step that failed is an answer, whatever
+  // its error; an error of the call means that the coordinator has to set this worker up
+  // (kFailedPrecondition), or that it is going away (kCancelled).
   void Run(RunRequest request, std::vector<mesh::Tensor> tensors, RunDone done);
 
   WorkerPingReply Ping() const;

@@ -278,7 +278,7 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
                   RunReply::Cause::kServerAway, to.server);
   }
   Add([this, run](const Status& alive) {
-    if (!alive.ok()) return Finish(*run, alive);
+    if (!alive.ok()) return Abandon(*run, alive);
     {
       MutexLock lock(run->mutex);
       if (run->finished) return;

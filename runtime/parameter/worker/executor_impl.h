@@ -87,7 +87,7 @@ class Executor::Impl {
     run->inputs = std::move(tensors);
     run->done = std::move(done);
     Add([this, run](const Status& alive) {
-      if (!alive.ok()) return Finish(*run, alive);
+      if (!alive.ok()) return Abandon(*run, alive);
       Begin(run);
     });
   }
@@ -187,9 +187,13 @@ class Executor::Impl {
   void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer,
             std::vector<Tensor> values);
   void Keep(const StepRun& run, int32_t server, int64_t version, std::vector<Tensor> values);
-  // Answers with `status`, once.
+  // The step has ended with `status`: an answer, once.
   void Finish(StepRun& run, const Status& status, RunReply::Cause cause = RunReply::Cause::kStep,
               int32_t server = 0);
+  // Its incarnation is over, or the worker is going away: an error of the call, once.
+  void Abandon(StepRun& run, const Status& why);
+  // The step is under way no more: whether it was. `returned`: it is kept for when it comes again.
+  bool End(StepRun& run, bool returned);
 
   const ExecutorOptions options_;
   const uint64_t boot_;
@@ -214,7 +218,8 @@ class Executor::Impl {
   int64_t next_seq_ = 0;
   std::unique_ptr<execute::Session> session_;
   std::map<std::string, Held> held_;
-  std::vector<Loaded> loaded_;  // by entry
+  std::vector<Loaded> loaded_;               // by entry
+  std::map<int64_t, std::string> datasets_;  // their names, by entry
   std::vector<std::unique_ptr<Peer>> peers_;
 
   std::jthread thread_;

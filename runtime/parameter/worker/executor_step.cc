@@ -13,6 +13,8 @@ Duration UntilServers(const RunRequest& request) {
   return SystemClock().Monotonic() + std::chrono::milliseconds(request.server_wait_ms);
 }
 
+Status Stopped() { return Cancelled("the step was stopped"); }
+
 }  // namespace
 
 Executor::Impl::RunPtr Executor::Impl::TakeReturned(const RunRequest& request) {
@@ -39,8 +41,8 @@ void Executor::Impl::Begin(const RunPtr& run) {
     }
   }
   if (!ours) {
-    return Finish(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) +
-                                           ", got: " + std::to_string(request.incarnation)));
+    return Abandon(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) +
+                                            ", got: " + std::to_string(request.incarnation)));
   }
   run->until = UntilServers(request);
   run->based_on.assign(peers_.size(), -1);
@@ -61,7 +63,9 @@ void Executor::Impl::Begin(const RunPtr& run) {
     }
     return Compute(run);
   }
-  if (const Status gathered = Gather(*run); !gathered.ok()) return Finish(*run, gathered);
+  const Status gathered = Gather(*run);
+  if (stop_.stop_requested()) return Abandon(*run, Stopped());
+  if (!gathered.ok()) return Finish(*run, gathered);
   if (!run->function->spec.pushes.empty()) {
     run->seq = next_seq_++;
     MutexLock lock(mutex_);
@@ -141,14 +145,14 @@ Result<std::vector<Tensor>> Executor::Impl::NextBatch(data::Pipeline& pipeline) 
 
 void Executor::Impl::Compute(const RunPtr& run) {
   Status status = Pull(*run);
-  if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
+  if (stop_.stop_requested()) return Abandon(*run, Stopped());
   if (!status.ok()) {
     const bool away = IsAway(status.code()) || status.code() == StatusCode::kFailedPrecondition;
     return Finish(*run, status, away ? RunReply::Cause::kServerAway : RunReply::Cause::kStep,
                   run->reply.server);
   }
   status = RunStep(*run);
-  if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
+  if (stop_.stop_requested()) return Abandon(*run, Stopped());
   if (!status.ok()) return Finish(*run, status);
   std::vector<size_t> sends;
   {
@@ -209,30 +213,33 @@ Status Executor::Impl::RunStep(StepRun& run) {
   run.pushed = std::move(pushed);
   return OkStatus();
 }
-void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause cause,
-                            int32_t server) {
+
+bool Executor::Impl::End(StepRun& run, bool returned) {
   {
     MutexLock lock(run.mutex);
-    if (run.finished) return;
+    if (run.finished) return false;
     run.finished = true;
   }
-  {
-    MutexLock lock(mutex_);
-    const auto it =
-        std::find_if(runs_.begin(), runs_.end(), [&](const RunPtr& r) { return r.get() == &run; });
-    const bool ours = run.request.incarnation == incarnation_ && it != runs_.end();
-    if (ours && cause == RunReply::Cause::kServerAway) {
-      returned_[run.request.step] = *it;
-    } else if (ours) {
-      seqs_.erase(run.seq);
-    }
-    if (it != runs_.end()) runs_.erase(it);
+  MutexLock lock(mutex_);
+  const auto it =
+      std::find_if(runs_.begin(), runs_.end(), [&](const RunPtr& r) { return r.get() == &run; });
+  const bool ours = run.request.incarnation == incarnation_ && it != runs_.end();
+  if (ours && returned) {
+    returned_[run.request.step] = *it;
+  } else if (ours) {
+    seqs_.erase(run.seq);
   }
-  // Not a step's failure: the coordinator has to do something about this worker.
-  const bool over =
-      cause == RunReply::Cause::kStep &&
-      (status.code() == StatusCode::kFailedPrecondition || status.code() == StatusCode::kCancelled);
-  if (over) return run.done(status, {});
+  if (it != runs_.end()) runs_.erase(it);
+  return true;
+}
+
+void Executor::Impl::Abandon(StepRun& run, const Status& why) {
+  if (End(run, /*returned=*/false)) run.done(why, {});
+}
+
+void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause cause,
+                            int32_t server) {
+  if (!End(run, cause == RunReply::Cause::kServerAway)) return;
   run.reply.status = status;
   run.reply.cause = cause;
   run.reply.server = server;

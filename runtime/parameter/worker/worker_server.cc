@@ -44,6 +44,7 @@ class WorkerServer::Impl {
     std::map<std::string, Method> methods;
     methods[kWorkerSetUp] = EntriesMethod<WorkerSetUpRequest>(
         [this](WorkerSetUpRequest request, std::shared_ptr<Reply> reply) {
+          chief_.Called();
           executor_.SetUp(std::move(request), [this, reply](const Status& status) {
             if (!status.ok()) return (*reply)(status);
             chief_.Began();

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <functional>
 
+#include "runtime/parameter/chief/repeat_log.h"
 #include "tests/runtime/parameter/server/held_server.h"
 #include "tests/runtime/parameter/worker/held_worker.h"
 
@@ -134,6 +135,44 @@ TEST_F(DispatcherTest, AWorkerThatRefusedAnEntryAndWentIsMissed) {
   EXPECT_NE(missed.message().find("expected a worker within 1 s, got: worker-0: "),
             std::string::npos)
       << missed.ToString();
+}
+
+// It was taken for one that was lost, and set up until its time was over.
+TEST_F(DispatcherTest, AWorkerThatRefusesWhatIsWrongForTheJobEndsTheSteps) {
+  HeldWorker worker;
+  const auto dispatcher = Dispatch({worker.address()}, seconds(60));
+  ASSERT_TRUE(WaitForReady(*dispatcher, 1));
+  const Status small =
+      FailedPrecondition("step a: expected to need at most 1 bytes").From(Origin::kManifest);
+  worker.Refuse(small);
+  worker.RefuseSetUp(small);
+  entry_ = dispatcher->AddEntry(WorkerValue{"w", Tensor::Scalar<int64_t>(2)});
+  ASSERT_TRUE(dispatcher->Submit({entry_}, {}, seconds(60), {}).ok());
+  const Status told = small.At("worker-0: " + worker.address());
+  const Status loaded = dispatcher->Join(seconds(20), {});
+  EXPECT_EQ(loaded, told) << loaded.ToString();
+  EXPECT_EQ(loaded.origin(), Origin::kManifest);
+  // It is set up anew now: before the step comes, or because it did.
+  const auto again = dispatcher->Submit({entry_}, {}, seconds(60), {});
+  const Status set_up = again.ok() ? dispatcher->Join(seconds(20), {}) : again.status();
+  EXPECT_EQ(set_up, told) << set_up.ToString();
+  EXPECT_EQ(dispatcher->stats().workers_lost, 1);
+}
+
+// "worker does not answer", with its answer.
+TEST_F(DispatcherTest, AWorkerThatRefusesToBeSetUpIsSaidToRefuse) {
+  HeldWorker worker;
+  worker.RefuseSetUp(FailedPrecondition("expected an incarnation after 7, got: 1"));
+  testing::internal::CaptureStderr();
+  {
+    const auto dispatcher = Dispatch({worker.address()}, seconds(60));
+    SystemClock().SleepFor(RepeatLog::kFirst + seconds(1), {});
+    worker.RefuseSetUp(OkStatus());
+    EXPECT_TRUE(WaitForReady(*dispatcher, 1));
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("worker refuses to be set up"), std::string::npos) << log;
+  EXPECT_EQ(log.find("worker does not answer"), std::string::npos) << log;
 }
 
 // The log said that it is back, and never that it was away.

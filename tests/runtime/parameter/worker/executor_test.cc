@@ -6,6 +6,7 @@
 
 #include <future>
 
+#include "runtime/data/cursor.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "tests/runtime/parameter/cluster_testing.h"
@@ -44,12 +45,12 @@ struct Ran {
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  // `folder`: as TestCluster's.
+  // `folder`: as TestCluster's. `memory`: of the worker's session.
   explicit ExecutorTest(const std::vector<Parameter>& variables = {Count("n")},
-                        const std::string& folder = "")
+                        const std::string& folder = "", int64_t memory = 0)
       : cluster_(static_cast<int>(variables.size()), 0, folder),
         planner_(Whole{}, static_cast<int>(variables.size()), 0),
-        executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
+        executor_({.identity = TestIdentity(), .session = {.threads = 1, .memory = memory}}) {
     EXPECT_TRUE(executor_.Start().ok());
     servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
                                    TestIdentity(), seconds(20))
@@ -66,13 +67,8 @@ class ExecutorTest : public ::testing::Test {
 
   Status SetUp(int64_t incarnation, int64_t term = 1) {
     std::promise<Status> done;
-    executor_.SetUp({term,
-                     0,
-                     1,
-                     incarnation,
-                     AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
-                     entries_,
-                     {}},
+    executor_.SetUp({term, 0, 1, incarnation,
+                     AddressesOf(cluster_.spec(), cluster::Role::kPs).value(), entries_, cursors_},
                     [&](Status status) { done.set_value(std::move(status)); });
     return done.get_future().get();
   }
@@ -107,6 +103,7 @@ class ExecutorTest : public ::testing::Test {
   Planner planner_;
   std::unique_ptr<ServerGroup> servers_;
   std::vector<Entry> entries_;
+  std::vector<CursorAt> cursors_;
   int64_t next_step_ = 0;
   Executor executor_;
 };
@@ -224,6 +221,40 @@ TEST_F(TwoServersTest, WhatOneServerHasOfAStepIsNotAppliedAgainWhenTheOtherIsBac
   ASSERT_TRUE(Start(request, 10000).get().reply->status.ok());
   EXPECT_EQ(CountOf("n"), 11111);
   EXPECT_EQ(CountOf("m"), 10111);
+}
+
+class SmallWorkerTest : public ExecutorTest {
+ protected:
+  SmallWorkerTest() : ExecutorTest({Count("n")}, "", /*memory=*/1) {}
+};
+
+// It had the code of an incarnation that is over, and so the worker was set up again and again.
+TEST_F(SmallWorkerTest, AStepThatNeedsMoreMemoryIsWrongForTheJobAndNotForTheIncarnation) {
+  const Status refused = SetUp(1);
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused.ToString();
+  EXPECT_EQ(refused.origin(), Origin::kManifest);
+  EXPECT_NE(refused.message().find("expected to need at most 1 bytes"), std::string::npos)
+      << refused.message();
+}
+
+// So had this one.
+TEST_F(ExecutorTest, APlaceInOtherDataIsWrongForTheJobAndNotForTheIncarnation) {
+  entries_.emplace_back(
+      Dataset{"numbers",
+              {{data::MemoryArrays{{Tensor::Of<int64_t>({4}, std::vector<int64_t>{1, 2, 3, 4})}}},
+               {data::BatchStage{2}}}});
+  cursors_ = {{static_cast<int64_t>(entries_.size()) - 1, data::Cursor{1, 0, 0}.ToString()}};
+  const Status refused = SetUp(1);
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused.ToString();
+  EXPECT_EQ(refused.origin(), Origin::kOutput);
+  EXPECT_NE(refused.message().find("dataset numbers: data: expected a cursor of this pipeline"),
+            std::string::npos)
+      << refused.message();
+  cursors_.clear();
+  ASSERT_TRUE(SetUp(2).ok());
+  const Status over = SetUp(1);
+  EXPECT_EQ(over.code(), StatusCode::kFailedPrecondition) << over.ToString();
+  EXPECT_FALSE(over.origin().has_value()) << OriginName(*over.origin());
 }
 
 TEST_F(ExecutorTest, ProgramsThatDoNotFitAreRefused) {

@@ -27,8 +27,10 @@ class HeldWorker {
     methods[kWorkerSetUp] = {TypesIn<WorkerSetUpRequest>, [this](Request request, Reply reply) {
                                const auto message = Decode<WorkerSetUpRequest>(request.head);
                                if (!message.ok()) return reply(message.status());
+                               Status refused;
                                {
                                  MutexLock lock(mutex_);
+                                 refused = set_up_refusal_;
                                  term_ = message->term;
                                  incarnation_ = message->incarnation;
                                  if (holds_set_up_) {
@@ -36,6 +38,7 @@ class HeldWorker {
                                    return changed_.NotifyAll();
                                  }
                                }
+                               if (!refused.ok()) return reply(refused);
                                reply(SetUpAnswer());
                              }};
     methods[kWorkerLoad] = {TypesIn<LoadRequest>, [this](Request, Reply reply) {
@@ -78,6 +81,11 @@ class HeldWorker {
     MutexLock lock(mutex_);
     refusal_ = why;
   }
+  // To be set up; OK: no more.
+  void RefuseSetUp(const Status& why) {
+    MutexLock lock(mutex_);
+    set_up_refusal_ = why;
+  }
   // Each waits a minute for one; false: there was none.
   bool WaitForRun() {
     MutexLock lock(mutex_);
@@ -119,7 +127,7 @@ class HeldWorker {
   Mutex mutex_;
   CondVar changed_;
   bool holds_set_up_;
-  Status refusal_;
+  Status refusal_, set_up_refusal_;
   int64_t term_ = 0, incarnation_ = 0;
   std::deque<Reply> set_ups_, runs_;
   std::unique_ptr<Listener> listener_;
