@@ -50,6 +50,7 @@ Status RunParameterServer(const trainer::JobConfig& config, const manifest::Mani
   MT_ASSIGN_OR_RETURN(const std::string folder, trainer::SharedFolder(config, manifest));
   options.store.folder = folder + "/parameter_servers/" + cluster::ToString(tf_config.task);
   options.store.threads = std::max(1, config.threads);
+  options.store.memory = config.memory;
   MT_ASSIGN_OR_RETURN(const auto server, parameter::ParameterServer::Serve(options));
   const parameter::ParameterServer& s = *server;
   MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, trainer::JobName(manifest),

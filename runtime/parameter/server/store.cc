@@ -105,9 +105,11 @@ void Store::Clear() {
 }
 
 Status Store::Begin(const SetUpRequest& request) {
-  MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(
-                                    // CheckPush has looked at what an update takes.
-                                    {.threads = options_.threads, .guard_updates = false}));
+  MT_ASSIGN_OR_RETURN(
+      session_,
+      execute::Session::Create(
+          // CheckPush has looked at what an update takes.
+          {.threads = options_.threads, .memory = options_.memory, .guard_updates = false}));
   setup_ = request;
   PublishCatalogue();
   return Publish({});

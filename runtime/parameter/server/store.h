@@ -40,6 +40,7 @@ namespace meshtrain::parameter {
 struct StoreOptions {
   std::string folder;  // "": no log. A server that is killed then comes back without its state
   int threads = 1;     // for the updates
+  int64_t memory = 0;  // bytes that states and updates may take; 0: as much as there is
   int64_t compact_log_bytes = int64_t{1}
                               << 30;  // a longer log is replaced by the state that it leads to
   // For how long pushes may find no room in the log before the store gives up: health().

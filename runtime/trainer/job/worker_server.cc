@@ -26,19 +26,22 @@ Result<std::string> SharedFolder(const JobConfig& config, const manifest::Manife
   return path.lexically_normal().string();
 }
 
+execute::SessionOptions WorkerSessionOf(const JobConfig& config, const manifest::Devices& own) {
+  return {.device_kind = std::string(mesh::DeviceKindName(own.kind)),
+          .devices = static_cast<int>(own.count.value_or(1)),
+          .isolated = config.isolated,
+          .threads = config.threads,
+          .memory = config.memory};
+}
+
 Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const JobConfig& config,
                                                              const manifest::Manifest& manifest) {
   parameter::WorkerOptions options;
   MT_ASSIGN_OR_RETURN(options.port, cluster::ListenPort(*config.job.tf_config));
   options.address = cluster::ListenAddress(*config.job.tf_config);
   MT_ASSIGN_OR_RETURN(options.executor.identity, parameter::IdentityOf(ProcessEnvironment()));
-  const manifest::Devices& own = manifest.program.devices;
-  const int64_t devices = own.count.value_or(1);
-  options.executor.session = {.device_kind = std::string(mesh::DeviceKindName(own.kind)),
-                              .devices = static_cast<int>(devices),
-                              .isolated = config.isolated,
-                              .threads = config.threads};
-  if (devices > 1) {
+  options.executor.session = WorkerSessionOf(config, manifest.program.devices);
+  if (const int64_t devices = options.executor.session.devices; devices > 1) {
     MT_ASSIGN_OR_RETURN(options.executor.mesh, mesh::Mesh::Create({{"batch", devices}}));
   }
   return parameter::WorkerServer::Serve(std::move(options));

@@ -141,6 +141,16 @@ TEST(StoreTest, ABadDefinitionChangesNothing) {
   EXPECT_TRUE(store->Define({1, 2, bad}).ok()) << "told twice";
 }
 
+TEST(StoreTest, TakesNoMoreMemoryThanItMay) {
+  const auto store = OpenStore({.memory = 8});
+  ASSERT_TRUE(store->SetUp({.term = 1}).ok());
+  const Status refused = store->Define({1, 0, SampleDefinitions()[0]});
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused.ToString();
+  EXPECT_NE(refused.message().find("expected to need at most 8 bytes"), std::string::npos)
+      << refused.message();
+  EXPECT_EQ(store->definitions(), 0);
+}
+
 TEST(StoreTest, WritesReplaceStates) {
   const auto store = OpenStore();
   ASSERT_TRUE(SetUpSample(*store, 1).ok());

@@ -7,6 +7,7 @@
 #include "runtime/recipe/step_plan.h"
 #include "runtime/trainer/engine.h"
 #include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/worker_server.h"
 
 namespace meshtrain::trainer {
 namespace {
@@ -121,6 +122,17 @@ TEST(JobStrategyOnceTest, TheCommandLineMayKeepDevicesApart) {
       MakeMeshStrategy(apart, manifest, recipe::Declared::Create(manifest.program).value(), nullptr)
           .value();
   EXPECT_TRUE(made->session().value()->options().isolated);
+}
+
+// The command line's bytes were a mesh's alone.
+TEST(JobStrategyOnceTest, AParameterWorkersSessionIsWhatTheCommandLineSays) {
+  const execute::SessionOptions session =
+      WorkerSessionOf({.isolated = true, .threads = 3, .memory = 4096}, {.count = 2});
+  EXPECT_EQ(session.device_kind, "cpu");
+  EXPECT_EQ(session.devices, 2);
+  EXPECT_TRUE(session.isolated);
+  EXPECT_EQ(session.threads, 3);
+  EXPECT_EQ(session.memory, 4096);
 }
 
 }  // namespace
