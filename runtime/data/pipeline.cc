@@ -481,12 +481,12 @@ std::set<int64_t> Pipeline::batch_sizes() const {
   if (steps_per_epoch() <= 1) return {last_batch_size()};
   return {batch_size(), last_batch_size()};
 }
+int64_t Pipeline::examples() const { return impl_->source().size(); }
+std::string Pipeline::file() const { return impl_->source().file(0); }
 
 std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
   std::vector<TensorType> types;
-  for (size_t c = 0; c < impl_->compiled().maps.size(); ++c) {
-    types.push_back(BatchOf(impl_->compiled().maps[c].output(), size));
-  }
+  for (const auto& map : impl_->compiled().maps) types.push_back(BatchOf(map.output(), size));
   return types;
 }
 

@@ -97,6 +97,10 @@ class Pipeline {
   int64_t last_batch_size() const;
   // Of all batches of a pass.
   std::set<int64_t> batch_sizes() const;
+  // Elements of the source, before any stage, and the file that they are in (of several, the first
+  // component's).
+  int64_t examples() const;
+  std::string file() const;
 
  private:
   friend Status CheckSameClasses(const Pipeline& train, const Pipeline& test);

@@ -50,6 +50,7 @@ class ServerEngine final : public Engine {
     }
     return OkStatus();
   }
+  // A worker compares its data with ours as it gets the dataset.
   Status Agree(std::initializer_list<const data::Pipeline*>, std::stop_token) override {
     return OkStatus();
   }
@@ -111,7 +112,8 @@ class ServerEngine final : public Engine {
       MT_RETURN_IF_ERROR(train::CheckEnds(strategy::PipelineBatches(*work.here),
                                           options.steps_per_epoch, "fit: steps_per_epoch"));
       if (options.steps_per_epoch <= 0) options.steps_per_epoch = work.here->steps_per_epoch();
-      MT_ASSIGN_OR_RETURN(const parameter::PerWorker data, OwnData(*work.own));
+      MT_ASSIGN_OR_RETURN(const parameter::PerWorker data,
+                          OwnData(*work.own, work.here->examples()));
       const train::Position& start = options.start;
       parameter::RemoteTraining::Options how{
           .data = data,
@@ -219,7 +221,8 @@ class ServerEngine final : public Engine {
     return {coordinator_, (*training_).*function, std::move(stop), options_.end_steps};
   }
 
-  Result<parameter::PerWorker> OwnData(const NamedData& data) {
+  // `examples`: that it has here.
+  Result<parameter::PerWorker> OwnData(const NamedData& data, int64_t examples) {
     const auto known = own_.find(data.name);
     if (known != own_.end()) return known->second;
     data::PipelineSpec spec = data.spec;
@@ -227,7 +230,8 @@ class ServerEngine final : public Engine {
     spec.rows = rows();
     spec.labels = recipe_->labels;
     MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
-                        coordinator_.CreatePerWorkerDataset(data.name, std::move(spec)));
+                        coordinator_.CreatePerWorkerDataset(
+                            data.name, std::move(spec), parameter::ShardPolicy::kWhole, examples));
     return own_.emplace(data.name, made).first->second;
   }
 

@@ -318,7 +318,8 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
 }
 
 Result<PerWorker> Coordinator::CreatePerWorkerDataset(const std::string& name,
-                                                      data::PipelineSpec spec, ShardPolicy policy) {
+                                                      data::PipelineSpec spec, ShardPolicy policy,
+                                                      int64_t examples) {
   if (const auto* own = std::get_if<data::OwnSource>(&spec.source.from)) {
     return InvalidArgument("dataset `" + name +
                            "`: expected files or arrays, which workers can be sent, got: source `" +
@@ -334,8 +335,8 @@ Result<PerWorker> Coordinator::CreatePerWorkerDataset(const std::string& name,
     const auto it = restored_cursors_.find(CursorKey(name, w, num_workers()));
     cursors.push_back(it == restored_cursors_.end() ? "" : it->second);
   }
-  const PerWorker made{dispatcher_->AddEntry(Dataset{name, std::move(spec), policy}, cursors),
-                       true};
+  const PerWorker made{
+      dispatcher_->AddEntry(Dataset{name, std::move(spec), policy, examples}, cursors), true};
   dataset_names_[made.entry] = name;
   return made;
 }

@@ -177,8 +177,11 @@ class Coordinator {
   // Steps for more batches of the same training. `recipe`: as given to DefineTraining.
   Status AddBatches(Training& training, const train::Recipe& recipe,
                     std::span<const BatchTypes> types);
+  // `examples`: how many the spec's source has here. A worker whose files hold another number ends
+  // the steps with kInvalidArgument of Origin::kInput, naming it and the file. 0: not said.
   Result<PerWorker> CreatePerWorkerDataset(const std::string& name, data::PipelineSpec spec,
-                                           ShardPolicy policy = ShardPolicy::kWhole);
+                                           ShardPolicy policy = ShardPolicy::kWhole,
+                                           int64_t examples = 0);
   // values[i] is worker i's; all of one type.
   Result<PerWorker> CreatePerWorkerValue(const std::string& name,
                                          const std::vector<mesh::Tensor>& values);

@@ -198,6 +198,7 @@ struct Dataset {
   std::string name;
   data::PipelineSpec spec;
   ShardPolicy policy = ShardPolicy::kWhole;
+  int64_t examples = 0;  // of the spec's source, where the coordinator has it too; 0: not said
 };
 struct WorkerValue {
   std::string name;

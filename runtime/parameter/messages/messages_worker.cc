@@ -92,6 +92,7 @@ void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.spec.labels, MT_WIRE(labels));
   walk(m.spec.rows, MT_WIRE(rows));
   walk.Enum(m.policy, ShardPolicy::kByElement, MT_WIRE(by_element));
+  walk(m.examples, MT_WIRE(examples));
 }
 
 // --- functions and entries

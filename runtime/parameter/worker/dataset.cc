@@ -1,5 +1,6 @@
 #include "runtime/parameter/worker/dataset.h"
 
+#include <string>
 #include <variant>
 
 namespace meshtrain::parameter {
@@ -13,6 +14,12 @@ uint64_t Spread(uint64_t worker) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
+}
+
+// How many of the dataset's examples the worker goes through.
+int64_t ShareOf(const Dataset& dataset, int worker, int workers) {
+  if (dataset.policy == ShardPolicy::kWhole) return dataset.examples;
+  return (dataset.examples - worker + workers - 1) / workers;
 }
 
 }  // namespace
@@ -38,8 +45,16 @@ data::PipelineSpec SpecOf(const Dataset& dataset, int worker, int workers) {
 
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers) {
+  const std::string where = "dataset " + dataset.name;
   auto pipeline = data::Pipeline::Create(SpecOf(dataset, worker, workers));
-  if (!pipeline.ok()) return pipeline.status().At("dataset " + dataset.name);
+  if (!pipeline.ok()) return pipeline.status().At(where);
+  const int64_t expected = ShareOf(dataset, worker, workers);
+  if (const int64_t got = (*pipeline)->examples(); dataset.examples > 0 && got != expected) {
+    return InvalidArgument(where + ": " + (*pipeline)->file() + ": expected " +
+                           std::to_string(expected) + " examples, as the chief's copy has, got: " +
+                           std::to_string(got) + " (each process needs the same files)")
+        .From(Origin::kInput);
+  }
   (*pipeline)->Start();
   return pipeline;
 }

@@ -16,7 +16,8 @@ namespace meshtrain::parameter {
 data::PipelineSpec SpecOf(const Dataset& dataset, int worker, int workers);
 
 // The pipeline of that spec, begun. Errors name the dataset and are of Origin::kInput: the
-// source's; kInvalidArgument where the worker would get no element.
+// source's; kInvalidArgument where the worker would get no element, or its files hold another
+// number of examples than Dataset::examples (an old copy).
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers);
 

@@ -48,6 +48,29 @@ TEST(DatasetTest, ByElementEachWorkerHasItsOwn) {
   EXPECT_EQ(OnePass(part, 1, 2), (std::vector<int32_t>{4, 10}));
 }
 
+// Each worker went through what it had, and nobody said that it was not the same.
+TEST(DatasetTest, AnotherNumberOfExamplesThanTheChiefsIsRefused) {
+  Dataset whole = Numbers(7, ShardPolicy::kWhole);
+  whole.examples = 7;
+  EXPECT_TRUE(MakePipeline(whole, 1, 3).ok());
+  whole.examples = 8;
+  const Status other = MakePipeline(whole, 1, 3).status();
+  EXPECT_EQ(other.code(), StatusCode::kInvalidArgument) << other.ToString();
+  EXPECT_EQ(other.origin(), Origin::kInput);
+  EXPECT_EQ(other.message(),
+            "dataset numbers: data: expected 8 examples, as the chief's copy has, got: 7 (each "
+            "process needs the same files)");
+  for (const int64_t examples : {7, 15}) {
+    Dataset dealt = Numbers(examples, ShardPolicy::kByElement);
+    dealt.examples = examples;
+    for (int w = 0; w < 3; ++w) EXPECT_TRUE(MakePipeline(dealt, w, 3).ok()) << examples << " " << w;
+  }
+  Dataset dealt = Numbers(7, ShardPolicy::kByElement);
+  dealt.examples = 8;
+  EXPECT_TRUE(MakePipeline(dealt, 0, 3).ok()) << "0, 3, 6 of either";
+  EXPECT_EQ(MakePipeline(dealt, 1, 3).status().origin(), Origin::kInput);
+}
+
 TEST(DatasetTest, WholeEachWorkerHasAnOrderOfItsOwn) {
   const Dataset dataset = Numbers(50, ShardPolicy::kWhole, true);
   std::set<std::vector<int32_t>> orders;
