@@ -201,11 +201,11 @@ class Coordinator {
 
   // --- checkpoints
   // Saves every variable and slot as of now: no step is running while the servers take their
-  // copies, so every step that has ended is in it, whole, and none that has not, but for what a
-  // lost worker had pushed of its own. Steps go on while
-  // the copies are written and the checkpoint is made complete; a later Save, or WaitForSave, waits
-  // for that and gives its error. A checkpoint that a server's restart cuts short is given up: the
-  // next one takes its place. The same checkpoint loads under any strategy.
+  // copies, nor one left of which a server may have a part and another not, so every step that has
+  // ended is in it, whole, and none that has not, but for what a lost worker had pushed of its own.
+  // Steps go on while the copies are written and the checkpoint is made complete; a later Save, or
+  // WaitForSave, waits for that and gives its error. A checkpoint that a server's restart cuts
+  // short is given up: the next one takes its place. The same checkpoint loads under any strategy.
   Status Save(int64_t step, std::map<std::string, std::string> metadata = {},
               const std::string& program_hash = "", std::stop_token stop = {});
   // The same into another folder than the options'; one that the servers reach too. What lies there

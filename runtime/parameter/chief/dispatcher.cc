@@ -378,12 +378,12 @@ Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
   MutexLock lock(mutex_);
   ++waiting_;
   const bool quiet = changed_.WaitFor(
-      mutex_, stop, timeout, [&]() MT_REQUIRES(mutex_) { return schedule_.running() == 0; });
+      mutex_, stop, timeout, [&]() MT_REQUIRES(mutex_) { return schedule_.unfinished() == 0; });
   --waiting_;
   if (quiet) return OkStatus();
   if (stop.stop_requested()) return Cancelled("checkpoint: stopped").From(Origin::kStop);
-  return DeadlineExceeded("checkpoint: expected the running steps to end, got: " +
-                          std::to_string(schedule_.running()) + " that still run")
+  return DeadlineExceeded("checkpoint: expected the steps that have begun to end, got: " +
+                          std::to_string(schedule_.unfinished()) + " that have not")
       .From(Origin::kPeers);
 }
 

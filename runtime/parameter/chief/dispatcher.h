@@ -109,7 +109,8 @@ class Dispatcher {
   // not.
   Status ServersWithin(Duration away) const;
 
-  // Closes the gate and waits until no step runs. Open it again whatever this returns.
+  // Closes the gate and waits until no step runs, nor one is left that a server may have a part of.
+  // Open it again whatever this returns.
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate();
 

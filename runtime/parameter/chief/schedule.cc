@@ -46,10 +46,14 @@ std::vector<ScheduleAction> Schedule::On(const ScheduleEvent& event) {
   return std::move(actions_);
 }
 
-Schedule::Worker* Schedule::Find(int worker, int64_t incarnation) {
+const Schedule::Worker* Schedule::Find(int worker, int64_t incarnation) const {
   MT_CHECK(worker >= 0 && worker < static_cast<int>(workers_.size()));
-  Worker& w = workers_[worker];
+  const Worker& w = workers_[worker];
   return w.phase != Phase::kAway && w.incarnation == incarnation ? &w : nullptr;
+}
+
+Schedule::Worker* Schedule::Find(int worker, int64_t incarnation) {
+  return const_cast<Worker*>(std::as_const(*this).Find(worker, incarnation));
 }
 
 std::map<int64_t, Schedule::OpenStep>::iterator Schedule::Take(int worker, int64_t incarnation,
@@ -88,8 +92,7 @@ void Schedule::PutBack(std::map<int64_t, OpenStep>::iterator step) {
 }
 
 int Schedule::Choose(const OpenStep& step) {
-  const Worker* const keeper =
-      step.keeper < 0 ? nullptr : Find(step.keeper, step.keeper_incarnation);
+  const Worker* const keeper = Keeper(step);
   int best = -1;
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
@@ -117,10 +120,14 @@ int Schedule::Choose(const OpenStep& step) {
 }
 
 void Schedule::Dispatch() {
-  if (gate_closed_ || error_ || !servers_away_.empty()) return;
+  if (error_ || !servers_away_.empty()) return;
   for (auto next = queue_.begin(); next != queue_.end();) {
     const int64_t step = *next;
     OpenStep& open = steps_.at(step);
+    if (gate_closed_ && Keeper(open) == nullptr) {
+      ++next;
+      continue;
+    }
     const int best = Choose(open);
     if (best < 0) {
       // Others need not wait with it for its worker.

@@ -93,7 +93,8 @@ struct ServerLost {
 struct ServerBack {
   int server = 0;
 };
-// While a gate is closed no step begins.
+// While a gate is closed no step begins, but for one that was returned and runs again where it ran:
+// a server may have its push, and another not yet.
 struct GateSet {
   bool closed = false;
 };
@@ -140,6 +141,12 @@ class Schedule {
   bool idle() const { return steps_.empty(); }
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t running() const { return static_cast<int64_t>(steps_.size() - queue_.size()); }
+  // Those that run, and those of which a server may have a part: a closed gate lets them end.
+  int64_t unfinished() const {
+    return running() + std::count_if(queue_.begin(), queue_.end(), [this](int64_t step) {
+             return Keeper(steps_.at(step)) != nullptr;
+           });
+  }
   bool ready(int worker) const { return workers_[worker].phase == Phase::kReady; }
   bool any_ready() const {
     return std::any_of(workers_.begin(), workers_.end(),
@@ -180,6 +187,11 @@ class Schedule {
 
   // The worker, if it is in this incarnation and not away.
   Worker* Find(int worker, int64_t incarnation);
+  const Worker* Find(int worker, int64_t incarnation) const;
+  // The worker that the step was returned from and that alone may run it again; null: none.
+  const Worker* Keeper(const OpenStep& step) const {
+    return step.keeper < 0 ? nullptr : Find(step.keeper, step.keeper_incarnation);
+  }
   // The step's entry, if that worker runs it; it runs there no more.
   std::map<int64_t, OpenStep>::iterator Take(int worker, int64_t incarnation, int64_t step);
   void Fail(const Status& error);

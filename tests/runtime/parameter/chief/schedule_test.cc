@@ -142,6 +142,34 @@ TEST(ScheduleTest, AReturnedStepRunsWhereItRanWhileThatLasts) {
               ElementsAre("finish step 0", "run step 1 on worker-1 (1)"));
 }
 
+// It waited behind the gate, and a checkpoint had its push on one server and not on the other.
+TEST(ScheduleTest, AClosedGateLetsAReturnedStepEnd) {
+  Schedule s = ReadySchedule();
+  s.On(StepSubmitted{0, 1});
+  s.On(StepSubmitted{1, 1});
+  s.On(StepSubmitted{2, 1});
+  s.On(ServerLost{1});
+  s.On(StepReturned{0, 1, 0});
+  s.On(GateSet{true});
+  EXPECT_THAT(Texts(s.On(StepDone{1, 1, 1})), ElementsAre("finish step 1"));
+  EXPECT_EQ(s.running(), 0);
+  EXPECT_EQ(s.unfinished(), 1);
+  EXPECT_THAT(Texts(s.On(ServerBack{1})), ElementsAre("run step 0 on worker-0 (1)"));
+  EXPECT_EQ(s.unfinished(), 1);
+  EXPECT_THAT(Texts(s.On(StepDone{0, 1, 0})), ElementsAre("finish step 0"));
+  EXPECT_EQ(s.unfinished(), 0);
+  EXPECT_THAT(Texts(s.On(GateSet{false})), ElementsAre("run step 2 on worker-1 (1)"));
+  // One whose worker is lost runs as if it had never begun.
+  s.On(ServerLost{1});
+  s.On(StepReturned{1, 1, 2});
+  s.On(GateSet{true});
+  EXPECT_EQ(s.unfinished(), 1);
+  s.On(WorkerLost{1, 1});
+  EXPECT_EQ(s.unfinished(), 0);
+  EXPECT_THAT(Texts(s.On(ServerBack{1})), IsEmpty());
+  EXPECT_THAT(Texts(s.On(GateSet{false})), ElementsAre("run step 2 on worker-0 (1)"));
+}
+
 // It was tried for ever, and nobody was told why.
 TEST(ScheduleTest, AStepThatIsReturnedTooOftenIsTheJobsError) {
   Schedule s = ReadySchedule();
