@@ -178,6 +178,11 @@ class Team::Impl {
     return loss_->told.get_token();
   }
 
+  Status loss() {
+    MutexLock lock(mutex_);
+    return loss_->told.stop_requested() ? loss_->why : OkStatus();
+  }
+
   Result<float> Largest(float mine) {
     float largest = mine;
     const collective::Participant p{.rank = process_,
@@ -334,6 +339,7 @@ Status Team::Leave(Duration timeout) { return impl_->membership_->Leave(timeout)
 
 uint64_t Team::incarnation() const { return impl_->incarnation_; }
 std::stop_token Team::lost() const { return impl_->lost(); }
+Status Team::loss() const { return impl_->loss(); }
 
 bool Team::IsLoss(const Status& status) {
   return status.origin() == Origin::kPeers && (status.code() == StatusCode::kUnavailable ||

@@ -93,6 +93,8 @@ class Team {
   uint64_t incarnation() const;  // that the last Join gave; 0: none yet
   // Requested when the incarnation that the last Join gave is over.
   std::stop_token lost() const;
+  // Why, naming who was lost, as a collective that it ended; OK: it is not over.
+  Status loss() const;
 
   // True for errors that mean a lost or stuck member: kUnavailable and kDeadlineExceeded of
   // Origin::kPeers. Join again, or leave with "retry me".

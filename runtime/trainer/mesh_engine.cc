@@ -16,6 +16,7 @@
 #include "runtime/trainer/engine.h"
 #include "runtime/trainer/mesh_runner.h"
 #include "runtime/trainer/stop_vote.h"
+#include "runtime/trainer/team_batches.h"
 
 namespace meshtrain::trainer {
 
@@ -103,6 +104,13 @@ class MeshEngine final : public Engine {
     std::optional<strategy::PipelineBatches> here;
     if (work.own != nullptr) work.batches = &here.emplace(*work.here);
     membership::Team* const team = strategy_.team();
+    std::optional<TeamBatches> together, validation;
+    if (team != nullptr) {
+      work.batches = &together.emplace(*work.batches, *team);
+      if (train::BatchSource*& held_out = work.options.validation; held_out != nullptr) {
+        held_out = &validation.emplace(*held_out, *team);
+      }
+    }
     train::FunctionCallback times;
     times.on_step_end = [&](const train::StepInfo& info) {
       const Duration own = info.seconds - runner_->waited();
@@ -139,7 +147,10 @@ class MeshEngine final : public Engine {
 
   Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
                                   std::stop_token stop) override {
-    return train::Evaluate(*runner_, batches, steps, std::move(stop));
+    membership::Team* const team = strategy_.team();
+    if (team == nullptr) return train::Evaluate(*runner_, batches, steps, std::move(stop));
+    TeamBatches together(batches, *team);
+    return train::Evaluate(*runner_, together, steps, std::move(stop));
   }
 
   Result<size_t> AddPrediction(const train::Prediction& prediction, bool whole) override {
