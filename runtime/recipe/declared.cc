@@ -104,7 +104,12 @@ Result<Declared> Declared::Create(const Program& program) {
         }
         inputs.push_back(input->second);
       }
-      symbols.emplace(layer.name, nn::Apply(declared.layers_[i], std::move(inputs)));
+      nn::Symbol output = nn::Apply(declared.layers_[i], std::move(inputs));
+      // The name would stand for what had it first, and this layer would be left out.
+      if (!symbols.emplace(layer.name, std::move(output)).second) {
+        return InvalidArgument(layer.spot.path + ": what comes before it is named `" +
+                               Excerpt(layer.name) + "` already");
+      }
     }
     const auto output = symbols.find(program.model.output);
     if (output == symbols.end()) {

@@ -203,11 +203,17 @@ class LayerList {
     }
     std::set<std::string, std::less<>> own;
     for (const Layer& layer : block.layers) own.insert(layer.name);
+    std::set<std::string, std::less<>> told;  // of a layer, once
     std::string given = inputs.empty() ? "" : inputs[0];
     for (int64_t copy = 0; copy < times; ++copy) {
       const std::string prefix = name + "." + std::to_string(copy) + ".";
       for (Layer layer : block.layers) {
         layer.name = prefix + layer.name;
+        if (!taken_.insert(layer.name).second && told.insert(layer.spot.path).second) {
+          problems_.Add(layer.spot.place, layer.spot.path,
+                        "another layer is named `" + Excerpt(layer.name) +
+                            "`, as this one is where it is written out");
+        }
         for (std::string& input : layer.inputs) {
           if (own.contains(input)) {
             input = prefix + input;

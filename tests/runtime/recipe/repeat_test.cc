@@ -134,6 +134,38 @@ TEST(RepeatTest, AMistakeIsToldOnceWithItsPlace) {
   EXPECT_EQ(Split(error, '\n').size(), 1u) << error;
 }
 
+// Each name is one layer, also one that the text does not have: a second layer of that name would
+// be left out of a graph.
+TEST(RepeatTest, ANameThatARepetitionWritesOutIsTakenOnce) {
+  const auto mistake = [](const std::string& model) {
+    return ParseManifest(WithModel(model), "f").status().message();
+  };
+  const std::string layers =
+      "\n    - embedding: {name: tokens, input_dim: 256, output_dim: 8}\n"
+      "    - dense: {name: b.1.d, units: 8}\n"
+      "    - repeat: {name: b, times: 2, layers: [dense: {name: d, units: 8}]}\n"
+      "    - dense: {units: 256}\n";
+  EXPECT_EQ(mistake("  layers:" + layers),
+            "f:10:44: program.model.layers[2].repeat.layers[0].dense: another layer is named "
+            "`b.1.d`, as this one is where it is written out");
+  EXPECT_EQ(mistake(layers),
+            "f:10:44: program.model[2].repeat.layers[0].dense: another layer is named `b.1.d`, as "
+            "this one is where it is written out");
+  EXPECT_THAT(mistake("  [embedding: {input_dim: 256, output_dim: 8}, repeat: {name: b, times: 2, "
+                      "layers: [repeat: {name: c, times: 2, layers: [dense: {name: d, units: 8}]}]}"
+                      ", repeat: {name: b.0.c, times: 2, layers: [dense: {name: d, units: 8}]}]"),
+              HasSubstr("program.model[2].repeat.layers[0].dense: another layer is named "
+                        "`b.0.c.0.d`, as this one is where it is written out"));
+
+  // A model that no text stands for.
+  auto manifest = ParseManifest(WithModel(std::string(kBlocks)), "f");
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  manifest->program.model.layers[4].name = manifest->program.model.layers[1].name;
+  EXPECT_THAT(Build(manifest->program, kBatch).status().message(),
+              HasSubstr("layers[1].repeat.layers[0].layer_normalization: what comes before it is "
+                        "named `blocks.0.ln` already"));
+}
+
 TEST(RepeatTest, HeadsThatTheirAxisDoesNotDivideAreRefusedWithTheWeight) {
   const std::string layout =
       "{rules: [{match: 'blocks.*(query|key|value).kernel', spec: [unsharded, model]}]}";
