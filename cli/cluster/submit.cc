@@ -11,6 +11,7 @@
 #include "cli/manifest.h"
 #include "operator/api/rules.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
 
@@ -105,7 +106,7 @@ Result<int> Submit(const SubmitFlags& flags, const JobFile& job, const std::stop
   std::stop_source give_up;
   std::atomic<bool> late = false;
   std::jthread timer([&](const std::stop_token& end) {
-    const Duration until = SystemClock().Monotonic() + std::chrono::seconds(flags.timeout);
+    const Duration until = SystemClock().Monotonic() + BoundedSeconds(flags.timeout);
     while (!end.stop_requested()) {
       late = flags.timeout > 0 && SystemClock().Monotonic() >= until;
       if (late || stop.stop_requested()) {

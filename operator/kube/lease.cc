@@ -56,7 +56,7 @@ std::optional<LeaderElector::Record> LeaderElector::Parse(std::string_view text)
     const json& spec = lease["spec"];
     record.holder = Field<std::string>(spec, "holderIdentity", "");
     record.transitions = Field<int64_t>(spec, "leaseTransitions", 0);
-    record.duration = std::chrono::seconds(Field<int64_t>(spec, "leaseDurationSeconds", 0));
+    record.duration = BoundedSeconds(Field<int64_t>(spec, "leaseDurationSeconds", 0));
     record.acquire_time = Field<std::string>(spec, "acquireTime", "");
     record.renew_time = Field<std::string>(spec, "renewTime", "");
   }

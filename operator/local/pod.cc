@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/stop_grace.h"
 
 namespace meshtrain::local {
 namespace {
@@ -141,8 +144,8 @@ Result<Container> ReadPod(std::string_view body) {
   out.working_directory = Text(container, "workingDir");
   out.restart_policy = Text(spec, "restartPolicy");
   const Json& grace = At(spec, "terminationGracePeriodSeconds");
-  out.grace = std::chrono::seconds(
-      grace.is_number_integer() ? std::max<int64_t>(0, grace.get<int64_t>()) : 30);
+  out.grace = grace.is_number_integer() ? BoundedSeconds(std::max<int64_t>(0, grace.get<int64_t>()))
+                                        : cluster::kDefaultStopGrace;
   if (const Json& ports = At(container, "ports"); ports.is_array()) {
     for (const Json& port : ports) {
       const Json& number = At(port, "containerPort");

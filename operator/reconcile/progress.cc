@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/reconcile/policy.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::reconcile {
 namespace {
@@ -200,8 +201,7 @@ void WatchForStall(const View& view, Draft* draft) {
   const auto newest = Newest(view);
   if (newest && newest->standing_since) since = std::max(since, *newest->standing_since);
   if (view.seen.watched_since) since = std::max(since, *view.seen.watched_since);
-  const TimePoint due =
-      since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(limit));
+  const TimePoint due = since + BoundedSeconds(limit);
   if (view.now < due) {
     draft->WakeAt(due);
     return calm("the step moves again");

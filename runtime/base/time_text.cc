@@ -1,5 +1,6 @@
 #include "runtime/base/time_text.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "runtime/base/text.h"
@@ -81,6 +82,13 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
   }
   return TimePoint(sys_days(date)) + hours(*h) + minutes(*mi) + seconds(*s) + nanoseconds(nanos) -
          offset;
+}
+
+Duration BoundedSeconds(double seconds) {
+  if (std::isnan(seconds)) return {};
+  constexpr double kMost = INT32_MAX;
+  const std::chrono::duration<double> bounded(std::clamp(seconds, -kMost, kMost));
+  return std::chrono::duration_cast<Duration>(bounded);
 }
 
 }  // namespace meshtrain

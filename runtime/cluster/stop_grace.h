@@ -12,6 +12,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::cluster {
 
@@ -36,12 +37,11 @@ constexpr StopTimes StopTimesOf(Duration grace) {
 
 // What the variable holds. Errors: kInvalidArgument naming it.
 inline Result<Duration> ParseStopGrace(const std::string& text) {
-  constexpr int64_t kMost = int64_t{1} << 31;  // what Duration holds many times over
   const auto seconds = ParseInt(text);
-  if (!seconds || *seconds < 0 || *seconds > kMost) {
+  if (!seconds || *seconds < 0) {
     return InvalidArgument(std::string(kEnvStopGrace) + ": expected seconds from 0, got: " + text);
   }
-  return Duration(std::chrono::seconds(*seconds));
+  return BoundedSeconds(*seconds);
 }
 
 }  // namespace meshtrain::cluster

@@ -6,6 +6,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 #include "runtime/cluster/contract.h"
 
 namespace meshtrain::membership {
@@ -61,7 +62,7 @@ Result<std::optional<Duration>> PeerReturnOf(const Environment& environment) {
                            ": expected seconds from 0, got: " + *text)
         .From(Origin::kManifest);
   }
-  return std::optional<Duration>(std::chrono::seconds(*seconds));
+  return std::optional<Duration>(BoundedSeconds(*seconds));
 }
 
 }  // namespace meshtrain::membership

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "operator/reconcile/policy.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::reconcile {
 
@@ -76,8 +77,7 @@ void CleanUp(const View& view, Draft* draft) {
   EndInQueue(view, draft);
   FinalCounts(view, draft);
   if (policy.ttl_seconds_after_finished && completed) {
-    const TimePoint due =
-        *completed + Duration(std::chrono::seconds(*policy.ttl_seconds_after_finished));
+    const TimePoint due = *completed + BoundedSeconds(*policy.ttl_seconds_after_finished);
     if (view.now >= due) {
       draft->Add(Phase::kReport,
                  DeleteJob{.uid = view.job.metadata.uid,

@@ -3,14 +3,13 @@
 // knows, so that a pod is made again only where the Node object was deleted or tainted
 // out-of-service, or where the user said with deadNodeSeconds how long is long enough.
 #include "operator/reconcile/policy.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::reconcile {
 namespace {
 
-using std::chrono::seconds;
-
 // A pod that goes on for so long after its grace period is worth a word.
-constexpr seconds kLongEnd{60};
+constexpr std::chrono::seconds kLongEnd{60};
 
 std::string Remedy(const std::optional<int64_t>& patience) {
   if (patience) {
@@ -53,7 +52,7 @@ bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft) {
   const std::optional<int64_t>& patience = view.job.spec.run_policy.dead_node_seconds;
   const auto past = [&](std::optional<TimePoint> since) {
     if (!since || !patience) return false;
-    const TimePoint due = *since + Duration(seconds(*patience));
+    const TimePoint due = *since + BoundedSeconds(*patience);
     if (view.now < due) draft->WakeAt(due);
     return view.now >= due;
   };

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "operator/reconcile/policy.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::reconcile {
 
@@ -12,10 +13,8 @@ void Deadlines(const View& view, Draft* draft) {
   const auto start = draft->next.start_time;
   if (!start) return;
   if (policy.active_deadline_seconds) {
-    const auto before = std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(std::round(draft->next.active_seconds_before)));
-    const TimePoint due =
-        *start + Duration(std::chrono::seconds(*policy.active_deadline_seconds)) - before;
+    const Duration before = BoundedSeconds(std::round(draft->next.active_seconds_before));
+    const TimePoint due = *start + BoundedSeconds(*policy.active_deadline_seconds) - before;
     if (view.now >= due) {
       return draft->Fail(Reason::kDeadlineExceeded,
                          "the job was active for longer than runPolicy.activeDeadlineSeconds, " +
@@ -26,7 +25,7 @@ void Deadlines(const View& view, Draft* draft) {
   if (policy.startup_deadline_seconds) {
     // A pod that fails before the job ever ran is no start.
     if (HasRun(view.job.status) || Runs(view, *draft)) return;  // nobody looked when it began to
-    const TimePoint due = *start + Duration(std::chrono::seconds(*policy.startup_deadline_seconds));
+    const TimePoint due = *start + BoundedSeconds(*policy.startup_deadline_seconds);
     if (view.now >= due) {
       return draft->Fail(Reason::kStartupDeadlineExceeded,
                          "the job was not running within runPolicy.startupDeadlineSeconds, " +

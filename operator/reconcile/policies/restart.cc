@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "operator/reconcile/policy.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::reconcile {
 namespace {
@@ -49,7 +50,7 @@ int32_t CountWithin(const api::Recovery& recovery, TimePoint now, std::optional<
       recovery.recent.begin(), recovery.recent.end(), [&](const api::Recovery::Recent& recent) {
         const bool counts = recent.counted || (role && recent.in_place);
         return counts && (!role || recent.role == *role) &&
-               (!window || recent.at > now - Duration(seconds(*window)));
+               (!window || recent.at > now - BoundedSeconds(*window));
       }));
 }
 

@@ -135,6 +135,11 @@ TEST_F(ReadPodTest, NamesWhatGoesMissing) {
                          api::kRestartOnFailure);
   ASSERT_TRUE(tpus.ok());
   EXPECT_THAT(tpus->left_out, ElementsAre());
+  const auto patient = Read(R"({"spec":{"terminationGracePeriodSeconds":9999999999,"containers":[
+      {"name":"trainer","image":"t"}]}})",
+                            api::kRestartOnFailure);
+  ASSERT_TRUE(patient.ok());
+  EXPECT_EQ(patient->grace, std::chrono::seconds(INT32_MAX));
 }
 
 TEST_F(ReadPodTest, RefusesWhatOnlyAClusterCouldFillIn) {

@@ -49,6 +49,13 @@ TEST(LifecycleTest, TtlDeletesTheJob) {
     }
     EXPECT_EQ(scene.Look(50 + static_cast<double>(ttl)), "delete job\n");
   }
+  // For ever, as people write it.
+  Scene kept(MakeJob("mnist").Workers(1).With([](api::TrainingJob& job) {
+    job.spec.run_policy.ttl_seconds_after_finished = 9'999'999'999;
+  }));
+  kept.Running().Pod(EndedPod(kept.job, kWorker0, 0));
+  kept.Look(50);
+  EXPECT_EQ(kept.Look(1e8), "");
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ TEST(NodeTest, ASilentNodeIsGivenTheTimeThatTheUserSays) {
   EXPECT_THAT(scene.Look(349), Not(HasSubstr("delete")));
   EXPECT_EQ(scene.last.wake_at, At(350));
   EXPECT_THAT(scene.Look(350), HasSubstr("force-delete pod mnist-worker-0\n"));
+  scene.job.spec.run_policy.dead_node_seconds = 9'999'999'999;
+  EXPECT_THAT(scene.Look(1e8), Not(HasSubstr("delete")));
 }
 
 // Cut off, the old process may live on and write where the new one would.

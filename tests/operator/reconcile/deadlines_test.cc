@@ -62,5 +62,24 @@ TEST(DeadlineTest, StartupEndsWhenTheJobFirstRuns) {
   EXPECT_EQ(never.Reason(ConditionType::kFailed), "StartupDeadlineExceeded");
 }
 
+// What people write for "never".
+TEST(DeadlineTest, OneBeyondNanosecondsIsFarAway) {
+  Scene scene(MakeJob("mnist").Workers(1).With([](api::TrainingJob& job) {
+    job.spec.run_policy.active_deadline_seconds = 9'999'999'999;
+    job.spec.run_policy.startup_deadline_seconds = INT64_MAX;
+    job.spec.run_policy.progress_deadline_seconds = INT64_MAX;
+    job.spec.run_policy.backoff_limit = 1;
+    job.spec.run_policy.backoff_window_seconds = INT64_MAX;
+  }));
+  scene.Look(0);
+  EXPECT_EQ(scene.last.wake_at, At(INT32_MAX));
+  scene.Obey();
+  scene.Look(1e8);
+  EXPECT_EQ(scene.status().phase, "Running");
+  scene.status().active_seconds_before = 1e300;
+  scene.Look(1e8 + 1);
+  EXPECT_EQ(scene.Reason(ConditionType::kFailed), "DeadlineExceeded");
+}
+
 }  // namespace
 }  // namespace meshtrain::reconcile

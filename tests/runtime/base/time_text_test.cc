@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace meshtrain {
 namespace {
 
@@ -22,6 +24,20 @@ TEST(TimeTextTest, OddTextsAreNoTimes) {
                           "9999-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2151-01-01T00:00:00Z"}) {
     EXPECT_FALSE(ParseTime(bad).has_value()) << bad;
   }
+}
+
+TEST(TimeTextTest, SecondsBeyondAllBoundsAreMany) {
+  EXPECT_EQ(BoundedSeconds(int64_t{3600}), std::chrono::hours(1));
+  EXPECT_EQ(BoundedSeconds(int64_t{-5}), -std::chrono::seconds(5));
+  EXPECT_EQ(BoundedSeconds(0.25), std::chrono::milliseconds(250));
+  const TimePoint last = *ParseTime("2150-12-31T23:59:60Z");
+  for (const int64_t many : {int64_t{9999999999}, INT64_MAX}) {
+    EXPECT_GT(last + BoundedSeconds(many), last + std::chrono::years(68));
+    EXPECT_LT(TimePoint() - BoundedSeconds(many), TimePoint() - std::chrono::years(68));
+    EXPECT_EQ(BoundedSeconds(-many), -BoundedSeconds(many));
+    EXPECT_EQ(BoundedSeconds(static_cast<double>(many)), BoundedSeconds(many));
+  }
+  EXPECT_EQ(BoundedSeconds(std::nan("")), Duration());
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/cluster/stop_grace.h"
+
 namespace meshtrain::cluster {
 namespace {
 
@@ -13,6 +15,13 @@ TEST(ContractTest, ReadsRolesInAnyCaseAndTheOldWordForChief) {
   EXPECT_EQ(ParseRole("eval"), std::nullopt);
   EXPECT_EQ(ParseRole(""), std::nullopt);
   for (const Role role : kRoles) EXPECT_EQ(ParseRole(RoleName(role)), role);
+}
+
+TEST(ContractTest, AGracePeriodIsAnyNumberOfSeconds) {
+  EXPECT_EQ(*ParseStopGrace("0"), Duration());
+  EXPECT_EQ(*ParseStopGrace("30"), kDefaultStopGrace);
+  EXPECT_EQ(*ParseStopGrace("9999999999"), std::chrono::seconds(INT32_MAX));
+  for (const char* bad : {"-1", "", "soon", "1.5"}) EXPECT_FALSE(ParseStopGrace(bad).ok()) << bad;
 }
 
 TEST(ContractTest, NamesPodsByJobRoleAndIndex) {
