@@ -330,7 +330,17 @@ std::string Scalar(const Node& node) {
   return Quoted(text);
 }
 
-std::string Key(std::string_view key) { return Scalar(Node::Word(key)); }
+// Keys are texts. In quotes where another reader, of YAML 1.1 or 1.2, would take one for a number,
+// a boolean or null.
+std::string Key(std::string_view key) {
+  constexpr std::string_view kMeansMore[] = {"y",   "n",    "yes",   "no",  "on",
+                                             "off", "true", "false", "null"};
+  const std::string lower = ToLower(key);
+  const bool word = !lower.empty() && ((lower[0] >= 'a' && lower[0] <= 'z') || lower[0] == '_');
+  const bool more =
+      std::find(std::begin(kMeansMore), std::end(kMeansMore), lower) != std::end(kMeansMore);
+  return word && !more ? Scalar(Node::Word(key)) : Quoted(key);
+}
 
 std::string InOneLine(const Node& node) {
   std::string out;

@@ -80,7 +80,8 @@ Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view
                                          const Complain& complain,
                                          const DocumentLimits& limits = {});
 
-// YAML that reads as `node`: maps and lists of maps on lines of their own, all else in one line.
+// YAML that reads as `node`: maps and lists of maps on lines of their own, all else in one line. A
+// key is a text to readers of YAML 1.1 too.
 std::string ToYaml(const Node& node);
 
 // "FILE:LINE:COLUMN: PATH: ", parts that are unknown left out.

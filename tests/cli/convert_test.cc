@@ -190,6 +190,15 @@ TEST_F(ConvertTest, OfSeveralJobsItSaysWhich) {
               HasSubstr("-:9: ml/two: spec.replicaSpecs.worker.template.spec.restartPolicy: "));
 }
 
+TEST_F(ConvertTest, WhatStandsBesideTheJobsKeepsItsKeys) {
+  const std::string data = "data: {\"010\": \"eight?\", \"yes\": \"a\", \"1.0\": \"c\"}\n";
+  EXPECT_EQ(Convert({"-f", "-"}, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\n" + data +
+                                     "---\n" + TfJob("")),
+            0)
+      << err_;
+  EXPECT_THAT(out_, HasSubstr(data));
+}
+
 TEST_F(ConvertTest, AStatusIsNothingThatIsLost) {
   const std::string live = TfJob("runPolicy: {}") + "status: {startTime: 2026-01-01}\n";
   EXPECT_EQ(Convert({"-f", "-", "--strict"}, live), 0) << err_;

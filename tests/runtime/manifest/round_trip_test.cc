@@ -122,5 +122,23 @@ TEST(NodeTest, TextIsWrittenSoThatItReadsAsItself) {
   }
 }
 
+// kubectl's reader knows YAML 1.1: there 010 is 8, and yes is true.
+TEST(NodeTest, AKeyIsATextToEveryReader) {
+  for (const std::string key :
+       {"010",  "1.0",  "1.10",  "0x1f",       "1_000", "1e3", "-1",  "+.5", ".inf",
+        ".nan", "~",    "null",  "Null",       "y",     "N",   "yes", "no",  "On",
+        "OFF",  "true", "FALSE", "2026-01-02", "=",     "<<",  ""}) {
+    Node node = Node::Map();
+    node.Put(key, Node::Text("value"));
+    EXPECT_EQ(ToYaml(node), "\"" + key + "\": \"value\"\n");
+    EXPECT_NE(Parse(ToYaml(node)).Find(key), nullptr) << key;
+  }
+  for (const std::string key : {"x", "name", "_1", "e3", "yes_sir", "volume-1", "inf"}) {
+    Node node = Node::Map();
+    node.Put(key, Node::Map());
+    EXPECT_EQ(ToYaml(node), key + ": {}\n");
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::manifest
