@@ -1,6 +1,7 @@
 #include "cli/worker_process.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,6 +9,7 @@
 
 #include "operator/local/process.h"
 #include "operator/local/signals.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
 
@@ -26,13 +28,19 @@ Result<int> RunWorker(const std::vector<std::string>& arguments) {
   }
   MT_ASSIGN_OR_RETURN(const auto child, local::Process::Start(command));
   std::optional<int> code;
+  bool hung_up = false;
   while (!(code = child->Poll())) {
     pollfd fds[] = {{child->status_fd(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
     ::poll(fds, 2, -1);
-    while (const std::optional<int> signal = signals.Take()) child->Signal(*signal);
+    while (const std::optional<int> signal = signals.Take()) {
+      // The worker's terminal is not ours: to it a hang-up is a stop like another.
+      hung_up = hung_up || *signal == SIGHUP;
+      child->Signal(*signal == SIGHUP ? SIGTERM : *signal);
+    }
   }
   if (!child->start_error().empty()) return FailedPrecondition(child->start_error());
-  return *code;
+  const bool stopped = *code == cluster::ExitCodeOf(cluster::Stopped(), SIGTERM);
+  return hung_up && stopped ? cluster::ExitCodeOf(cluster::Stopped(), SIGHUP) : *code;
 }
 
 }  // namespace meshtrain::cli

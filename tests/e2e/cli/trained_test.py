@@ -5,14 +5,18 @@ import gzip
 import json
 import math
 import shutil
+import signal
 import struct
+import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from metrics_file import validations_of  # noqa: E402
-from cli_case import Case, idx  # noqa: E402: it takes BIN_FOLDER from the arguments
+from process_table import program_below  # noqa: E402
+from cli_case import BIN, TIMEOUT, Case, idx  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 
 def npy(values, dims, descr="|u1"):
@@ -31,6 +35,19 @@ class Trained(Case):
         result = self.run_job(self.job)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.out = self.folder / "out"
+
+    def test_a_terminal_that_goes_away_stops_it(self):
+        many = 400_000
+        (self.folder / "many.npy").write_bytes(npy(bytes(many * 100), (many, 10, 10)))
+        child = subprocess.Popen([BIN / "meshtrain", "predict", self.job, "--from", str(self.out), "--input",
+                                  str(self.folder / "many.npy"), "--output", str(self.folder / "many.csv")],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        while child.poll() is None and program_below(child.pid, "meshtrain-worker") is None:
+            time.sleep(0.002)
+        child.send_signal(signal.SIGHUP)
+        _, error = child.communicate(timeout=TIMEOUT)
+        self.assertEqual(child.returncode, 129, error)
+        self.assertFalse((self.folder / "many.csv").exists())
 
     def figures(self, source, *more, job=None):
         result = self.meshtrain("evaluate", job or self.job, "--from", str(source), "-o", "json", *more)
