@@ -63,7 +63,9 @@ Status Tell(const EventFlags& flags, const Console& console) {
   const TimePoint now = SystemClock().Now();
   for (const std::string& text : events) {
     const Json event = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    const int64_t count = event.value("count", int64_t{1});
+    const auto told = event.find("count");
+    const int64_t count =
+        told != event.end() && told->is_number_integer() ? told->get<int64_t>() : 1;
     rows.push_back({Age(ParseTime(LastTime(event)), now), At(event, "/type"), At(event, "/reason"),
                     At(event, "/involvedObject/name"),
                     Printable(At(event, "/message")) +

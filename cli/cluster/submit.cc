@@ -32,7 +32,9 @@ struct SubmitFlags {
 Result<std::string> BodyOf(const JobFile& job, const ClusterFlags& flags, std::string* ns) {
   Json object = Json::parse(job.object, nullptr, /*allow_exceptions=*/false);
   Json& meta = object["metadata"];
-  const std::string own = meta.value("namespace", "");
+  const auto given = meta.find("namespace");
+  const std::string own =
+      given != meta.end() && given->is_string() ? given->get<std::string>() : std::string();
   if (!own.empty() && !flags.ns.empty() && own != flags.ns) {
     return InvalidArgument("metadata.namespace: expected " + flags.ns +
                            " as --namespace says, got: " + own)

@@ -76,11 +76,17 @@ std::string Opaque(const Json& object, std::string_view name) {
   return Absent(object, name) ? std::string() : Dump(object.at(std::string(name)));
 }
 
-void ReadMeta(const Json& meta, ObjectMeta* out) {
+// What an API server writes has the right type; of what users write, mistakes in `name` and
+// `namespace` are told.
+void ReadMeta(const Json& meta, ObjectMeta* out, Problems* problems) {
   const auto text = [&](const char* name) {
     const auto found = meta.find(name);
     return found != meta.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
+  for (const char* name : {"name", "namespace"}) {
+    if (Absent(meta, name) || meta.at(name).is_string()) continue;
+    problems->push_back({std::string("metadata.") + name, "must be a string" + Got(meta.at(name))});
+  }
   const auto map = [&](const char* name, std::map<std::string, std::string>* into) {
     const auto found = meta.find(name);
     if (found == meta.end() || !found->is_object()) return;
@@ -676,7 +682,7 @@ Result<TrainingJob> FromJson(std::string_view text) {
 
   TrainingJob job;
   if (const auto meta = root.find("metadata"); meta != root.end() && meta->is_object()) {
-    ReadMeta(*meta, &job.metadata);
+    ReadMeta(*meta, &job.metadata, &job.problems);
   }
   const std::vector<std::string> known = {"apiVersion", "kind", "metadata", "spec", "status"};
   for (const auto& [name, unused] : root.items()) {

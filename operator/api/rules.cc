@@ -126,7 +126,10 @@ constexpr Rule kRules[] = {
      .message = "must be a DNS label: lower case letters, digits and '-', beginning with a letter",
      .field = "metadata.name",
      .holds = [](const TrainingJob& job, const TrainingJob*) { return Dns1035(job.metadata.name); },
-     .got = [](const TrainingJob& job) { return job.metadata.name; }},
+     .got =
+         [](const TrainingJob& job) {
+           return job.metadata.name.empty() ? std::string("nothing") : job.metadata.name;
+         }},
     {.at = "",
      .cel = "size(self.metadata.name) <= 63 && self.spec.replicaSpecs.all(k, "
             "self.spec.replicaSpecs[k].replicas < 1 || "

@@ -27,6 +27,12 @@ constexpr char kLoopback[] = "127.0.0.1";
 std::string Address(const std::string& host, int port) { return host + ":" + std::to_string(port); }
 std::string Text(std::string_view text) { return std::string(text); }
 
+// What MESHTRAIN_CHECKPOINT says, which a template may set.
+std::string PathOf(const Json& checkpoint) {
+  const bool there = checkpoint.contains("path") && checkpoint["path"].is_string();
+  return there ? checkpoint["path"].get<std::string>() : std::string();
+}
+
 std::string RandomHex32() {
   unsigned char bytes[32];
   size_t have = 0;
@@ -132,7 +138,7 @@ void Launcher::AddManifestArguments(const Container& container,
   for (const auto& [variable, value] : container.environment) {
     if (variable != cluster::kEnvCheckpoint) continue;
     const Json checkpoint = Json::parse(value, nullptr, /*allow_exceptions=*/false);
-    const std::string path = checkpoint.is_object() ? checkpoint.value("path", "") : "";
+    const std::string path = PathOf(checkpoint);
     const bool as_written = job_.spec.checkpoint && job_.spec.checkpoint->path == path;
     if (!path.empty() && !as_written)
       arguments->insert(arguments->end(), {"--checkpoint-path", path});
@@ -158,7 +164,7 @@ std::string Launcher::LocalCheckpoint(const std::string& given) const {
   if (in_claim) checkpoint.erase("path");
   if (job_.spec.checkpoint && !job_.spec.checkpoint->volume_claim_template.empty()) {
     checkpoint["path"] = ClaimFolder();
-  } else if (api::TotalReplicas(job_.spec) > 1 && checkpoint.value("path", "").empty()) {
+  } else if (api::TotalReplicas(job_.spec) > 1 && PathOf(checkpoint).empty()) {
     checkpoint["path"] = options_.output + "/checkpoints";
   } else if (!in_claim) {
     return given;

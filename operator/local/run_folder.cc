@@ -26,10 +26,10 @@ RunEnd EndOf(const std::string& folder) {
   const auto status = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!status.is_object() || !status.contains("conditions")) return RunEnd::kNotSucceeded;
   for (const auto& condition : status["conditions"]) {
-    if (condition.is_object() && condition.value("type", "") == "Succeeded" &&
-        condition.value("status", "") == "True") {
-      return RunEnd::kSucceeded;
-    }
+    const auto says = [&](const char* name, const char* what) {
+      return condition.contains(name) && condition[name] == what;
+    };
+    if (says("type", "Succeeded") && says("status", "True")) return RunEnd::kSucceeded;
   }
   return RunEnd::kNotSucceeded;
 }

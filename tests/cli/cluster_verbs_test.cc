@@ -151,8 +151,10 @@ TEST_F(ClusterVerbsTest, EventsAreOldestFirstAndOfThePodsWhereAsked) {
   };
   const std::string events = "GET /api/v1/namespaces/ml/events fieldSelector=involvedObject.kind=";
   Answer(JobJson("mnist", RunningStatus()));
+  json uncounted = event("mnist", "3", 1);
+  uncounted["count"] = nullptr;
   Answer(events + "TrainingJob,involvedObject.name=mnist",
-         ListOf({event("mnist", "3", 1), event("mnist", "1", 4)}));
+         ListOf({uncounted, event("mnist", "1", 4)}));
   Answer(events + "Pod", ListOf({event("mnist-worker-1", "2", 1), event("mnist-2-worker-0", "2", 1),
                                  event("mnist-web", "2", 1)}));
   EXPECT_EQ(Verb({"events", "mnist"}), 0) << err_;
@@ -245,6 +247,13 @@ TEST_F(ClusterVerbsTest, SubmitCreatesWhatWasWrittenInTheNamespaceThatIsMeant) {
   EXPECT_THAT(asked_, IsEmpty());
   Answer("POST /apis/meshtrain.dev/v1/namespaces/nlp/trainingjobs", made.dump(), 201);
   EXPECT_EQ(Verb({"submit", "-f", own}), 0) << err_;
+  for (const auto& [given, code] :
+       {std::pair("5", int{cluster::kExitBadConfig}), std::pair("null", 0)}) {
+    const std::string odd =
+        Write("odd.yaml", Replaced(JobText(), "{name: digits}",
+                                   "{name: digits, namespace: " + std::string(given) + "}"));
+    EXPECT_EQ(Verb({"submit", "-f", odd}), code) << given << ": " << err_;
+  }
 
   Answer("POST " + std::string(kJobs),
          R"({"kind":"Status","code":409,"reason":"AlreadyExists","message":"is there"})", 409);

@@ -154,6 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"OfANumberThatKubectlReadsAsAnother", "batch: 64", "batch: 064",
                 ":13:14: spec.program.data.batch: expected a number without a 0 before it, since "
                 "kubectl reads 52, got: 064"},
+        Mistake{"OfANamespaceThatIsNoText", "{name: digits}", "{name: digits, namespace: 5}",
+                ":3:26: metadata.namespace: must be a string, got: 5"},
         Mistake{"OfTheText", "{batch: 2}", "{batch: 2", ":"}),
     [](const auto& info) { return info.param.name; });
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "operator/api/rules.h"
 #include "runtime/base/time_text.h"
 
 namespace meshtrain::api {
@@ -184,6 +185,18 @@ TEST(JsonTest, NamesFieldAndValueOfEachProblem) {
       ElementsAre(
           "spec.failurePolicy.rules[0].action: must be there, got: nothing",
           "spec.failurePolicy.rules[0].roles: must be chief, worker, ps or evaluator, got: \"x\""));
+}
+
+TEST(JsonTest, ANameOrANamespaceThatIsNoTextIsNamed) {
+  const std::string head = "apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: ";
+  const std::string spec = "\nspec: {replicaSpecs: {worker: {}}, program: {}}";
+  const TrainingJob job = Read(head + "{name: 5, namespace: [a]}" + spec);
+  EXPECT_THAT(job.problems,
+              ElementsAre(FieldError{"metadata.name", "must be a string, got: 5"},
+                          FieldError{"metadata.namespace", "must be a string, got: [\"a\"]"}));
+  EXPECT_EQ(Validate(job).size(), 2u) << "and nothing that follows from it";
+  EXPECT_TRUE(Read(head + "{name: a, namespace: null}" + spec).problems.empty());
+  EXPECT_THAT(Validate(Read(head + "{}" + spec))[0].message, ::testing::EndsWith(", got: nothing"));
 }
 
 TEST(JsonTest, AnUnreadableFieldLeavesTheRestReadable) {

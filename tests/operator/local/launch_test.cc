@@ -129,6 +129,24 @@ TEST(LauncherTest, ClaimsAreFoldersAndTheOutputIsOurs) {
             std::filesystem::absolute("out/worker-1").string());
 }
 
+// What a template sets of it is the user's.
+TEST(LauncherTest, ACheckpointThatIsNoneNamesNoPath) {
+  for (const char* odd : {R"({\"path\":5})", "[1]", "soon"}) {
+    const auto job =
+        MakeJob("mnist")
+            .Workers(2)
+            .Program(testing_support::kProgram)
+            .Template(Role::kWorker,
+                      std::string(R"({"spec":{"containers":[{"name":"trainer","image":"t","env":[)"
+                                  R"({"name":"MESHTRAIN_CHECKPOINT","value":")") +
+                          odd + R"("}]}]}})")
+            .Build();
+    const auto launcher = Launcher::Create(job, {.output = "out", .worker = "worker"});
+    ASSERT_TRUE(launcher.ok()) << launcher.status().message();
+    EXPECT_TRUE((*launcher)->Prepare(Pod({Role::kWorker, 1})).ok());
+  }
+}
+
 TEST(LauncherTest, SecretsAreNobodyElsesAndGoWithIt) {
   const auto job = MakeJob("mnist").Workers(1).Program(testing_support::kProgram).Build();
   std::string path;

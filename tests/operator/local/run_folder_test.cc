@@ -52,7 +52,9 @@ TEST_F(RunFolderTest, TheFirstThatIsFree) {
 }
 
 TEST_F(RunFolderTest, AnUnfinishedRunOfTheSameManifestIsGoneOnWith) {
-  for (const char* status : {kRunning, kFailed, "", "{", "[]", R"({"conditions":[7]})"}) {
+  for (const char* status : {kRunning, kFailed, "", "{", "[]", R"({"conditions":[7]})",
+                             R"({"conditions":[{"type":5},{"type":"Succeeded","status":1}]})",
+                             R"({"conditions":"Succeeded"})"}) {
     Leave("mlp", "ours", status);
     EXPECT_EQ(Choose(), "mlp again") << status;
   }
