@@ -63,9 +63,13 @@ void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_
       keep > 0 ? fmt::format("the newest {} stay, older ones are removed", keep) : "all stay"));
 }
 
-void TellNothingLeft(const std::string& checkpoint, int64_t epochs) {
-  Say(fmt::format("nothing is left to train: {} is the end of {} {}", checkpoint, epochs,
-                  epochs == 1 ? "epoch" : "epochs"));
+void TellNothingLeft(const std::string& checkpoint, const train::Position& at, int64_t epochs) {
+  const auto count = [](int64_t n) { return fmt::format("{} {}", n, n == 1 ? "epoch" : "epochs"); };
+  const bool beyond = at.epoch > epochs || (at.epoch == epochs && at.batch > 0);
+  Say(fmt::format("nothing is left to train: {} ", checkpoint) +
+      (beyond ? fmt::format("has trained {}{}, asked for: {}", count(at.epoch),
+                            at.batch > 0 ? fmt::format(" and {} steps", at.batch) : "", epochs)
+              : "is the end of " + count(epochs)));
 }
 
 void TellEarlyEnd(const train::FitResult& result, const train::EarlyStopping* early,

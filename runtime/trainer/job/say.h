@@ -25,8 +25,9 @@ void TellText(const std::string& text, const std::string& path);
 void TellStopped(int64_t step, bool saved);
 // When the job saves and how many it keeps.
 void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_t keep);
-// A job that begins at its end: all that is left is to write what it leaves.
-void TellNothingLeft(const std::string& checkpoint, int64_t epochs);
+// A job that begins at its end, or `at` a place behind it where the run before was asked for more
+// epochs: all that is left is to write what it leaves.
+void TellNothingLeft(const std::string& checkpoint, const train::Position& at, int64_t epochs);
 // Why training ended before its last epoch, and whose weights are left.
 void TellEarlyEnd(const train::FitResult& result, const train::EarlyStopping* early,
                   std::optional<int64_t> best_step, Reporter& reporter);

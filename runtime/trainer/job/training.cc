@@ -121,7 +121,7 @@ class Training {
   void TellResumed(const train::Position& start) const {
     Say(fmt::format("resuming from {} at step {}", resumed_from_, start.step));
     if (stages_->chief() && saving::IsEnd(start, job_.epochs, job_.steps_per_epoch)) {
-      TellNothingLeft(resumed_from_, job_.epochs);
+      TellNothingLeft(resumed_from_, start, job_.epochs);
     }
   }
 

@@ -423,5 +423,16 @@ TEST_F(TrainingTest, AJobThatBeginsAtItsEndLeavesTheModelOfItsCheckpoint) {
   EXPECT_TRUE(IsFinal(15));
 }
 
+// The run before was asked for more epochs, and was stopped.
+TEST_F(TrainingTest, AJobThatBeginsBehindItsEndSaysSo) {
+  script_.resume_at = 35;
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(Train(), OkStatus());
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
+              HasSubstr("nothing is left to train: " + output() +
+                        "/checkpoints/ckpt-00000035 has trained 7 epochs, asked for: 3\n"));
+  EXPECT_EQ(Model(), 35);
+}
+
 }  // namespace
 }  // namespace meshtrain::trainer
