@@ -93,7 +93,13 @@ Field InPlaceTally(std::string_view name, std::string_view description) {
 
 constexpr int64_t kMaxReplicas = 10'000;
 
-// Only what rules read; Kubernetes checks the rest when the pod is made.
+// Numbers among them are Kubernetes' to refuse, when the pod is made.
+Field Words(std::string_view name, std::string_view description) {
+  return Array(name, description, {.name = "", .type = kAny, .description = "A text."}, 10'000);
+}
+
+// Only what rules read and what `meshtrain run` starts; Kubernetes checks the rest when the pod is
+// made.
 Field PodTemplateField() {
   return Open(
       "template",
@@ -110,6 +116,10 @@ Field PodTemplateField() {
                               {
                                   Text("name", "The container's name.", 63),
                                   NotEmpty(Text("image", "The image to run.", 4096)),
+                                  Words("command",
+                                        "The program and its first arguments, in the place of the "
+                                        "image's entry point."),
+                                  Words("args", "The arguments behind the command."),
                                   Array("ports", "Ports that the container listens on.",
                                         Open("",
                                              "A port. tfjob-port (2222 where absent) is the one in "

@@ -27,6 +27,10 @@ std::string Text(const Json& object, std::string_view key) {
 
 bool IsTrue(const Json& object, std::string_view key) { return At(object, key) == Json(true); }
 
+std::string Dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 // Kubernetes wants strings; a number or a truth value that YAML made of an unquoted word is
 // forgiven here.
 std::string Scalar(const Json& value) {
@@ -34,10 +38,20 @@ std::string Scalar(const Json& value) {
   return value.is_number() || value.is_boolean() ? value.dump() : std::string();
 }
 
-std::vector<std::string> Words(const Json& list) {
+Result<std::vector<std::string>> Words(const Json& container, const std::string& key) {
   std::vector<std::string> out;
-  if (!list.is_array()) return out;
-  for (const Json& word : list) out.push_back(Scalar(word));
+  const Json& list = At(container, key);
+  if (list.is_null()) return out;
+  if (!list.is_array()) {
+    return InvalidArgument(key + ": expected a list of texts, got: " + Excerpt(Dump(list)));
+  }
+  for (const Json& word : list) {
+    if (word.is_structured() || word.is_null()) {
+      return InvalidArgument(key + "[" + std::to_string(out.size()) +
+                             "]: expected a text, got: " + Excerpt(Dump(word)));
+    }
+    out.push_back(Scalar(word));
+  }
   return out;
 }
 
@@ -139,8 +153,8 @@ Result<Container> ReadPod(std::string_view body) {
   const Json& container = TrainingContainer(containers);
   Container out;
   out.name = Text(container, "name");
-  out.command = Words(At(container, "command"));
-  out.args = Words(At(container, "args"));
+  MT_ASSIGN_OR_RETURN(out.command, Words(container, "command"));
+  MT_ASSIGN_OR_RETURN(out.args, Words(container, "args"));
   out.working_directory = Text(container, "workingDir");
   out.restart_policy = Text(spec, "restartPolicy");
   const Json& grace = At(spec, "terminationGracePeriodSeconds");

@@ -176,6 +176,13 @@ TEST(JsonTest, NamesFieldAndValueOfEachProblem) {
   EXPECT_THAT(
       ProblemsOf("  replicaSpecs: {worker: {}}\n  runPolicy: {backofLimit: 3}"),
       ElementsAre("spec.runPolicy.backofLimit: is not a field, did you mean `backoffLimit`?"));
+  EXPECT_THAT(
+      ProblemsOf("  replicaSpecs: {worker: {template: {spec: {containers: [{command: echo, args: "
+                 "{a: b}}]}}}}"),
+      ElementsAre("spec.replicaSpecs.worker.template.spec.containers[0].command: must be a list, "
+                  "got: \"echo\"",
+                  "spec.replicaSpecs.worker.template.spec.containers[0].args: must be a list, got: "
+                  "{\"a\":\"b\"}"));
   EXPECT_THAT(ProblemsOf("  replicaSpecs: []"),
               ElementsAre("spec.replicaSpecs: must be an object, got: []"));
   EXPECT_THAT(ProblemsOf("  runPolicy: {}"),

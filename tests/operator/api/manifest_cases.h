@@ -44,6 +44,9 @@ inline const Case kCases[] = {
      Roles("worker: {}"),
      {"spec.replicaSpecs: must each have a template with at least one container where there is no "
       "program"}},
+    {"CommandWithANumber",
+     Roles("worker: {" + Template(", command: [sleep, 5], args: []") + "}"),
+     {}},
     {"NoTemplateWithProgram", Roles("worker: {}") + ", program: {seed: 1}", {}},
     {"UpperCaseName",
      Roles(One("worker", 1)),

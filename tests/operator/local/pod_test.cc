@@ -142,6 +142,18 @@ TEST_F(ReadPodTest, NamesWhatGoesMissing) {
   EXPECT_EQ(patient->grace, std::chrono::seconds(INT32_MAX));
 }
 
+TEST_F(ReadPodTest, WordsAreTexts) {
+  const auto read = [](const std::string& more) {
+    return Read(R"({"spec":{"containers":[{"name":"trainer","image":"t",)" + more + "}]}}");
+  };
+  EXPECT_THAT(read(R"("command":["sleep",5,true],"args":null)")->command,
+              ElementsAre("sleep", "5", "true"));
+  EXPECT_EQ(read(R"("command":"echo")").status().message(),
+            "command: expected a list of texts, got: \"echo\"");
+  EXPECT_EQ(read(R"("command":["sh"],"args":["a",{"b":1}])").status().message(),
+            R"(args[1]: expected a text, got: {"b":1})");
+}
+
 TEST_F(ReadPodTest, RefusesWhatOnlyAClusterCouldFillIn) {
   const auto secret = Read(R"({"spec":{"containers":[{"name":"trainer","image":"t",
       "env":[{"name":"KEY","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}]}]}})");
