@@ -19,7 +19,15 @@ namespace meshtrain::trainer {
 namespace {
 
 constexpr std::string_view kMetricsName = "metrics.jsonl";
-constexpr std::string_view kOldMetricsName = "metrics.replaced.jsonl";
+constexpr std::string_view kEventsName = "events";
+// What grows with a run, and its name while another run replaces that one.
+constexpr struct Replaced {
+  std::string_view name, kept;
+  std::filesystem::file_type type;
+} kReplaced[] = {
+    {kMetricsName, "metrics.replaced.jsonl", std::filesystem::file_type::regular},
+    {kEventsName, "events.replaced", std::filesystem::file_type::directory},
+};
 // As telemetry/endpoints.h has it, relative to the page.
 constexpr std::string_view kRunPage = "run.json";
 constexpr double kSmoothing = 0.1;  // weight of the newest step in the shown rate
@@ -128,7 +136,7 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Run 
 }
 
 Status Reporter::OpenFiles(const train::Position& start) {
-  if (start.step == 0) MT_RETURN_IF_ERROR(KeepOldLog());
+  if (start.step == 0) MT_RETURN_IF_ERROR(KeepOldFiles());
   MT_RETURN_IF_ERROR(OpenLog(start));
   if (start.step > 0) {
     // The curves show the whole run, also what a process before this one trained.
@@ -142,10 +150,9 @@ Status Reporter::OpenFiles(const train::Position& start) {
                                if (seconds) step_times_.Add(static_cast<double>(step), *seconds);
                              }));
   }
-  MT_ASSIGN_OR_RETURN(train_events_,
-                      telemetry::EventFileWriter::Create(config_.output + "/events/train"));
-  MT_ASSIGN_OR_RETURN(test_events_,
-                      telemetry::EventFileWriter::Create(config_.output + "/events/test"));
+  const std::string events = config_.output + "/" + std::string(kEventsName);
+  MT_ASSIGN_OR_RETURN(train_events_, telemetry::EventFileWriter::Create(events + "/train"));
+  MT_ASSIGN_OR_RETURN(test_events_, telemetry::EventFileWriter::Create(events + "/test"));
   return OkStatus();
 }
 
@@ -155,26 +162,36 @@ telemetry::Progress Reporter::Now() const {
   return progress;
 }
 
-// As the checkpoints of the run before this one, its lines stay until the first checkpoint of this
-// one. Those of a run in between, which was killed before it had one, do not.
-Status Reporter::KeepOldLog() {
+// As the checkpoints of the run before this one, its lines and events stay until the first
+// checkpoint of this one. Those of a run in between, which was killed before it had one, do not.
+Status Reporter::KeepOldFiles() {
   namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path log = config_.output + "/" + std::string(kMetricsName);
-  const fs::path old = config_.output + "/" + std::string(kOldMetricsName);
-  if (!fs::is_regular_file(fs::symlink_status(log, error)) || fs::is_empty(log, error)) {
-    return OkStatus();
+  for (const auto& [name, kept, type] : kReplaced) {
+    const fs::path now = config_.output + "/" + std::string(name);
+    const fs::path old = config_.output + "/" + std::string(kept);
+    std::error_code error;
+    if (fs::symlink_status(now, error).type() != type || fs::is_empty(now, error)) continue;
+    if (fs::exists(fs::symlink_status(old, error))) {
+      fs::remove_all(now, error);
+      if (error) return ErrnoStatus(error.value(), "cannot remove", now.string());
+      continue;
+    }
+    fs::rename(now, old, error);
+    if (error) return ErrnoStatus(error.value(), "cannot rename", now.string());
   }
-  if (fs::exists(fs::symlink_status(old, error))) return OkStatus();
-  fs::rename(log, old, error);
-  return error ? ErrnoStatus(error.value(), "cannot rename", log.string()) : OkStatus();
+  return OkStatus();
 }
 
-void Reporter::RemoveOldLog() {
-  if (!std::exchange(old_log_kept_, false) || !job_.chief) return;
-  std::error_code error;
-  std::filesystem::remove(config_.output + "/" + std::string(kOldMetricsName), error);
-  if (error) LogWarning("the figures of the run before stay", {{"error", error.message()}});
+void Reporter::RemoveOldFiles() {
+  if (!std::exchange(old_files_kept_, false) || !job_.chief) return;
+  namespace fs = std::filesystem;
+  for (const auto& [name, kept, type] : kReplaced) {
+    const fs::path old = config_.output + "/" + std::string(kept);
+    std::error_code error;
+    if (fs::symlink_status(old, error).type() != type) continue;
+    fs::remove_all(old, error);
+    if (error) LogWarning("the figures of the run before stay", {{"error", error.message()}});
+  }
 }
 
 Status Reporter::OpenLog(const train::Position& start) {
@@ -344,7 +361,7 @@ void Reporter::Publish(const train::StepInfo& info) {
 void Reporter::CountSaves() {
   if (const auto saved = last_save_(); saved && saved->step != saves_counted_) {
     saves_counted_ = saved->step;
-    RemoveOldLog();
+    RemoveOldFiles();
     newest_ = {saved->step, saved->path};
     training_->checkpoint_saves.Add();
     training_->checkpoint_seconds.Observe(saved->seconds);

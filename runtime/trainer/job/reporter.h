@@ -93,8 +93,8 @@ class Reporter final : public train::Callback {
   Status OpenFiles(const train::Position& start);
   Status CloseFiles();
   Status OpenLog(const train::Position& start);
-  Status KeepOldLog();
-  void RemoveOldLog();
+  Status KeepOldFiles();
+  void RemoveOldFiles();
   void TakeHistory(const train::Position& start) MT_EXCLUDES(mutex_);
   void ShowEpoch(int64_t epoch, int64_t steps_done);
   Status Record(const train::StepInfo& info);  // files and the line
@@ -132,7 +132,7 @@ class Reporter final : public train::Callback {
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1, failures_counted_ = 0;
   std::optional<telemetry::Progress::Checkpoint> newest_;  // complete one, of the job
-  bool old_log_kept_ = true;  // perhaps: of a run that this one replaces
+  bool old_files_kept_ = true;  // perhaps: of a run that this one replaces
   int64_t collective_bytes_counted_ = 0;
   double smoothed_examples_ = 0, smoothed_seconds_ = 0;  // of a step
   std::unique_ptr<telemetry::Endpoints> endpoints_;      // last: its threads read what stands above

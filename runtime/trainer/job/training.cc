@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "runtime/base/file.h"
@@ -203,10 +205,22 @@ class Training {
   Status LeaveText() {
     if (!written_.ok()) return written_.status();
     if (!*written_ || !stages_->chief()) return OkStatus();
-    const std::string path = job_.config.output + "/generated.txt";
+    const std::string path = TextPath();
     MT_RETURN_IF_ERROR(WriteFileAtomically(path, **written_).From(Origin::kOutput));
     TellText(**written_, path);
     return OkStatus();
+  }
+
+  std::string TextPath() const { return job_.config.output + "/generated.txt"; }
+  // That of a run before goes with the model that wrote it.
+  Status RemoveText() const {
+    std::error_code error;
+    const std::string path = TextPath();
+    if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) {
+      return OkStatus();
+    }
+    std::filesystem::remove(path, error);
+    return error ? ErrnoStatus(error.value(), "cannot remove", path) : OkStatus();
   }
 
   Status Finish(const Result<train::FitResult>& result, const JobStages::RoundEnd& ending,
@@ -280,6 +294,7 @@ class Training {
       if (broken_off) notes.emplace(kUnfinishedKey, "true");
       MT_RETURN_IF_ERROR(checkpoint->Export(
           path, [this](std::string_view name) { return weights_.contains(name); }, notes));
+      MT_RETURN_IF_ERROR(RemoveText());
     }
     TellResults(job_.config, *reporter_, last, leaves);
     return OkStatus();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stop_token>
@@ -100,6 +101,11 @@ class RerunTest : public ::testing::Test {
     const auto checkpoint = checkpoint::Checkpoint::Open(At(step));
     return checkpoint.ok() && saving::IsFinal((*checkpoint)->index());
   }
+  int64_t EventFiles(const std::string& folder) const {
+    std::error_code none;
+    const std::filesystem::directory_iterator files(output() + "/" + folder, none);
+    return none ? 0 : std::distance(begin(files), end(files));
+  }
   std::string Model() const {
     const auto bytes = ReadFile(output() + "/model.safetensors");
     return bytes.ok() ? *bytes : "";
@@ -183,6 +189,27 @@ TEST_F(RerunTest, AFinishedRunIsReplacedWhateverItsProgramWas) {
     ASSERT_EQ(Run(edits), OkStatus());
     EXPECT_THAT(said_, Not(HasSubstr("resuming from")));
   }
+}
+
+// Beside the new model stands nothing that another one has left.
+TEST_F(RerunTest, AReplacedRunsEventsAndTextGo) {
+  ASSERT_EQ(Run(), OkStatus());
+  const std::string text = output() + "/generated.txt";
+  ASSERT_EQ(WriteFileAtomically(text, "once"), OkStatus());
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(Run({{"units: 7", "units: 9"}}, stop.get_token()).origin(), Origin::kStop);
+  EXPECT_EQ(EventFiles("events.replaced/train"), 1);
+  EXPECT_TRUE(ReadFile(text).ok()) << "as its model";
+  ASSERT_EQ(Run({{"units: 7", "units: 9"}}), OkStatus());
+  EXPECT_EQ(EventFiles("events/train"), 1);
+  EXPECT_EQ(EventFiles("events/test"), 1);
+  EXPECT_FALSE(std::filesystem::exists(output() + "/events.replaced"));
+  EXPECT_FALSE(std::filesystem::exists(output() + "/metrics.replaced.jsonl"));
+  EXPECT_FALSE(ReadFile(text).ok());
+  // A run that goes on adds to its own.
+  ASSERT_EQ(Run({{"units: 7", "units: 9"}, {"epochs: 3", "epochs: 4"}}), OkStatus());
+  EXPECT_EQ(EventFiles("events/train"), 2);
 }
 
 TEST_F(RerunTest, AStopBeforeTheFirstStepLeavesTheFinishedRun) {
