@@ -44,6 +44,7 @@ constexpr std::array kFromHere = {"PATH",
                                   "MESHTRAIN_PJRT_OPTIONS",
                                   "MESHTRAIN_PJRT_CACHE",
                                   "MESHTRAIN_DISCRETE_OPTIONS",
+                                  "MESHTRAIN_INSTRUCTION_SET",
                                   "TERM"};
 
 // A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that

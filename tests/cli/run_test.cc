@@ -65,12 +65,15 @@ TEST_F(PrepareRunTest, FlagsBecomeTheRunnersOptions) {
 TEST_F(PrepareRunTest, ProcessesGetWhatAnImageWouldGiveThemAndNothingElse) {
   ::setenv("MT_NOT_FOR_PROCESSES", "1", 1);
   ::setenv("TF_CONFIG", "{}", 1);
+  ::setenv("MESHTRAIN_INSTRUCTION_SET", "v3", 1);
   const auto run = PrepareRun({.file = Write("job.yaml", JobText()), .output = "out"});
   ASSERT_TRUE(run.ok()) << run.status().message();
   const auto& environment = run->options.launch.environment;
   EXPECT_THAT(environment, Contains(Pair("PATH", std::getenv("PATH"))));
   EXPECT_THAT(environment, Not(Contains(Key("MT_NOT_FOR_PROCESSES"))));
   EXPECT_THAT(environment, Not(Contains(Key("TF_CONFIG"))));
+  EXPECT_THAT(environment, Contains(Pair("MESHTRAIN_INSTRUCTION_SET", "v3")))
+      << "as on a lesser host";
 }
 
 TEST_F(PrepareRunTest, WithoutAnOutputTheFolderIsNamedAfterTheJob) {
