@@ -10,6 +10,7 @@
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
+#include "runtime/cluster/tf_config.h"
 
 namespace meshtrain::worker {
 
@@ -42,7 +43,7 @@ Status ParseMetricsAddress(const std::string& text, trainer::JobConfig* config) 
   if (!port || *port < 0 || *port > 65535) {
     return InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " + text);
   }
-  if (colon > 0) config->host = text.substr(0, colon);
+  if (colon > 0) config->host = cluster::HostOf(text);
   config->port = static_cast<int>(*port);
   return OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "operator/reconcile/progress.h"
 #include "runtime/base/text.h"
 #include "runtime/base/thread.h"
+#include "runtime/cluster/tf_config.h"
 #include "runtime/telemetry/progress_fetch.h"
 
 namespace meshtrain::local {
@@ -26,7 +27,7 @@ std::vector<Target> LookUp(const std::string& address) {
   std::vector<Target> targets;
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return targets;
-  const std::string host = address.substr(0, colon);
+  const std::string host(cluster::HostOf(address));
   const auto port = ParseInt(std::string_view(address).substr(colon + 1));
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;

@@ -275,12 +275,17 @@ std::string HostPort(const HostNames& names, TaskId task, int32_t port) {
   return out + ":" + std::to_string(port);
 }
 
-std::string ListenAddress(const TfConfig& config) {
-  const std::string address = config.cluster.host(config.task);
-  std::string_view host = std::string_view(address).substr(0, address.rfind(':'));
+std::string_view HostOf(std::string_view address) {
+  std::string_view host = address.substr(0, address.rfind(':'));
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
+  return host;
+}
+
+std::string ListenAddress(const TfConfig& config) {
+  const std::string address = config.cluster.host(config.task);
+  const std::string_view host = HostOf(address);
   if (host == "localhost") return "127.0.0.1";
   if (host == "::1") return std::string(host);
   // A name may begin like a number: "127.example".

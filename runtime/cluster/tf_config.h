@@ -78,6 +78,9 @@ std::string FormatTfConfig(const TfConfig& config);
 // For kubeflow-v1.
 std::string FormatSparseKubeflow(const ClusterSpec& view, TaskId task);
 
+// The host of HOST:PORT; an IPv6 address without its brackets. {"[::1]:80"} gives "::1".
+std::string_view HostOf(std::string_view address);
+
 // How a job's hosts are called.
 struct HostNames {
   std::string job;

@@ -125,7 +125,7 @@ TEST(MetricsAddressTest, IsAHostAndAPortOrNone) {
   for (const Case& c : std::vector<Case>{{"none", "127.0.0.1", std::nullopt},
                                          {":0", "127.0.0.1", 0},
                                          {"10.0.0.1:65535", "10.0.0.1", 65535},
-                                         {"[::1]:80", "[::1]", 80},
+                                         {"[::1]:80", "::1", 80},
                                          {"80", std::nullopt, 0},
                                          {"", std::nullopt, 0},
                                          {"a:", std::nullopt, 0},

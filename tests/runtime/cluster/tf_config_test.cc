@@ -183,6 +183,9 @@ TEST(TfConfigTest, ListensOnTheLoopbackWherePeersAreThere) {
         "127.example:2222", "localhost.example:2222", "1127.0.0.1:2222", ""}) {
     EXPECT_EQ(listens(elsewhere), "") << elsewhere;
   }
+  EXPECT_EQ(HostOf("[fd00::1]:2222"), "fd00::1");
+  EXPECT_EQ(HostOf("::1:2222"), "::1");
+  EXPECT_EQ(HostOf(":2222"), "");
 }
 
 }  // namespace
