@@ -212,6 +212,12 @@ class StrategiesTest(unittest.TestCase):
                 self.assert_near([float(line) for line in outputs[0].splitlines()], LOSSES, str(strategy))
                 self.assertEqual("".join(outputs[1:]), "", "only the chief prints")
 
+    def test_a_custom_loop_that_is_called_wrongly_leaves_with_64(self):
+        run = subprocess.run([CUSTOM_LOOP, "--strategy", "mirorred"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                             timeout=DEADLINE)
+        self.assertEqual(run.returncode, 64, run.stderr)
+        self.assertIn("--strategy", run.stderr)
+
     def test_the_custom_loop_as_a_job_of_three_processes(self):
         run = subprocess.run(
             [MESHTRAIN, "run", "-f", str(REPOSITORY / "deploy/examples/custom-loop.yaml"),

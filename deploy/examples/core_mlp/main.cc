@@ -105,9 +105,9 @@ int main(int argc, char** argv) {
   app.add_option("--data", flags.data, "Folder with the four IDX files, named as MNIST's are");
   app.add_option("--mesh", flags.mesh, "Mesh, as batch=8");
   app.add_option("--device", flags.session.device_kind, "Kind of devices, as cpu or cuda");
-  app.add_option("--take", flags.take, "Images of each set");
-  app.add_option("--batch", flags.batch, "Global batch size");
-  app.add_option("--epochs", flags.epochs, "Passes over the data");
+  app.add_option("--take", flags.take, "Images of each set")->check(CLI::PositiveNumber);
+  app.add_option("--batch", flags.batch, "Global batch size")->check(CLI::PositiveNumber);
+  app.add_option("--epochs", flags.epochs, "Passes over the data")->check(CLI::NonNegativeNumber);
   app.add_option("--checkpoint", flags.checkpoint, "Save here after each epoch, and go on from it");
   app.add_option("--curves", flags.curves, "Write the curves to this HTML file");
   app.add_flag("--isolated", flags.session.isolated, "Every device with its own memory");

@@ -5,6 +5,8 @@
 //   custom_loop --strategy mirrored --devices 2    the same losses, from batches twice as large
 //   custom_loop --strategy mirrored --devices 2 --device discrete    on devices that share no memory
 //   TF_CONFIG=... custom_loop --strategy multi-worker
+#include <sysexits.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -109,6 +111,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--device", flags.device, "Kind of devices: cpu, discrete or pjrt")
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : EX_USAGE;
+  }
   return RunMain("custom_loop", Main(flags));
 }

@@ -227,7 +227,8 @@ class Example(unittest.TestCase):
                 self.assertAlmostEqual(a, b, delta=0.004)  # the accuracy of two images of 512
 
     def test_cpp_says_what_is_wrong(self):
-        for code, words, more in ((64, "--no-such-flag", ["--no-such-flag"]), (66, "nowhere/train-images", ["--data", "nowhere"]),
+        for code, words, more in ((64, "--no-such-flag", ["--no-such-flag"]), (64, "--epochs", ["--epochs", "-1"]),
+                                  (64, "--batch", ["--batch", "0"]), (66, "nowhere/train-images", ["--data", "nowhere"]),
                                   (78, "batch", ["--data", "data", "--mesh", "batch"]),
                                   (78, "axis `spare` in no layout", ["--data", "data", "--mesh", "batch=2,spare=2,one=1"]),
                                   (73, "data/curves.html", ["--data", "data", "--epochs", "0", "--curves",
