@@ -34,6 +34,15 @@ T Field(const json& object, const char* key, T fallback) {
   }
 }
 
+// What of a Lease's metadata is not the API server's.
+std::string MarksOf(const json& metadata) {
+  json marks = json::object();
+  for (const char* field : {"labels", "annotations", "ownerReferences"}) {
+    if (const auto found = metadata.find(field); found != metadata.end()) marks[field] = *found;
+  }
+  return marks.empty() ? std::string() : marks.dump();
+}
+
 Status NoLease(const std::string& name, std::string_view got) {
   return Unavailable("lease " + name +
                      ": expected a Lease, got: " + std::string(got.substr(0, 200)))
@@ -52,6 +61,7 @@ std::optional<LeaderElector::Record> LeaderElector::Parse(std::string_view text)
   }
   Record record;
   record.resource_version = Field<std::string>(lease["metadata"], "resourceVersion", "");
+  record.marks = MarksOf(lease["metadata"]);
   if (lease.contains("spec") && lease["spec"].is_object()) {
     const json& spec = lease["spec"];
     record.holder = Field<std::string>(spec, "holderIdentity", "");
@@ -64,7 +74,9 @@ std::optional<LeaderElector::Record> LeaderElector::Parse(std::string_view text)
 }
 
 std::string LeaderElector::Body(const Record& record) const {
-  json metadata = {{"name", options_.name}, {"namespace", options_.ns}};
+  json metadata = record.marks.empty() ? json::object() : json::parse(record.marks);
+  metadata["name"] = options_.name;
+  metadata["namespace"] = options_.ns;
   if (!record.resource_version.empty()) metadata["resourceVersion"] = record.resource_version;
   return json{{"apiVersion", "coordination.k8s.io/v1"},
               {"kind", "Lease"},
@@ -105,6 +117,7 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
     ours.transitions = seen_->transitions;
     ours.acquire_time = seen_->acquire_time;
     ours.resource_version = seen_->resource_version;
+    ours.marks = seen_->marks;
     Result<std::string> answer =
         client_.Update(Leases(), options_.ns, options_.name, Body(ours), call);
     if (answer.ok()) return won(*answer);
@@ -135,6 +148,7 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
     return FailedPrecondition("lease " + options_.name + ": held by " + record->holder);
   }
   ours.resource_version = record->resource_version;
+  ours.marks = record->marks;
   ours.transitions = mine ? record->transitions : record->transitions + 1;
   if (mine) ours.acquire_time = record->acquire_time;
   Result<std::string> answer =
@@ -192,7 +206,8 @@ Status LeaderElector::Release() {
                         .duration = std::chrono::seconds(1),
                         .acquire_time = now,
                         .renew_time = now,
-                        .resource_version = ours.resource_version};
+                        .resource_version = ours.resource_version,
+                        .marks = ours.marks};
     return client_.Update(Leases(), options_.ns, options_.name, Body(record), call()).status();
   };
   const Status given = empty(*seen_);

@@ -55,6 +55,7 @@ class LeaderElector {
     std::string acquire_time;
     std::string renew_time;
     std::string resource_version;
+    std::string marks;  // labels, annotations and owners that others gave it, as JSON: they stay
     friend bool operator==(const Record&, const Record&) = default;
   };
   // One try. OK: the lease is ours. kFailedPrecondition: somebody else's.

@@ -1,5 +1,6 @@
 """The chart installs with its defaults; `helm test` passes."""
 import os
+import re
 import shutil
 import time
 
@@ -11,11 +12,12 @@ INSTALLED = {}  # what others measure from, and what uninstalling leaves
 def objects():
     """All that the API server holds, but what it and its controllers write for themselves."""
     kinds = run('kubectl', 'api-resources', '--verbs=list', '-o', 'name').split()
-    own = {'events', 'events.events.k8s.io', 'leases.coordination.k8s.io', 'endpointslices.discovery.k8s.io', 'endpoints',
+    own = {'events', 'events.events.k8s.io', 'endpointslices.discovery.k8s.io', 'endpoints',
            'componentstatuses', 'ipaddresses.networking.k8s.io', 'nodes', 'csinodes.storage.k8s.io'}
     listed = run('kubectl', 'get', ','.join(sorted(set(kinds) - own)), '-A', '--no-headers', '--ignore-not-found', '-o',
                  'custom-columns=K:.kind,NS:.metadata.namespace,N:.metadata.name')
-    return {' '.join(line.split()) for line in listed.splitlines()}
+    found = {' '.join(line.split()) for line in listed.splitlines()}
+    return {each for each in found if not re.match(r'Lease kube-', each)}
 
 
 class Install(Case):
@@ -39,5 +41,4 @@ class Install(Case):
         claim('mnist-runs')
 
     def test_3_helm_test_passes(self):
-        helm('test', 'meshtrain', '--timeout', '120s')
-        self.assertIn('Succeeded', kubectl('-n', SYSTEM, 'logs', 'meshtrain-test'))
+        self.assertRegex(helm('test', 'meshtrain', '--timeout', '120s'), r'Phase:\s+Succeeded')

@@ -8,6 +8,11 @@ class Uninstall(Case):
         job = self.submit(small('stays', epochs=1000))
         job.until_step(60)
         helm('uninstall', 'meshtrain', '--wait', '--timeout', '120s')
+        # Of the chart's namespace nothing stays but the jobs of `helm test`, until somebody deletes them.
+        kubectl('-n', SYSTEM, 'delete', 'tj', '--all', '--timeout=60s')
+        own = {f'ConfigMap {SYSTEM} kube-root-ca.crt', f'ServiceAccount {SYSTEM} default'}
+        system = lambda: {each for each in objects() if each.split()[1] == SYSTEM} - own
+        eventually('the end of what the chart made', lambda: not system(), lambda: '\n'.join(sorted(system())))
         step = job.step()
         job.until('steps without an operator', lambda: job.step() > step + 40)
         kubectl('-n', NAMESPACE, 'delete', 'tj', 'stays', '--timeout=240s')

@@ -130,6 +130,7 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
   EXPECT_THAT(gone.out, HasSubstr("kept due to the resource policy"));
   EXPECT_TRUE(Eventually([&] { return Deployment().is_null(); }));
   EXPECT_EQ(api().Kubectl({"get", "clusterrole", kRelease}).exit_code, 1);
+  EXPECT_EQ(Kubectl({"get", "lease", "-o", "name"}), "");
   EXPECT_EQ(api().Kubectl({"get", "validatingadmissionpolicy", "meshtrain-pods"}).exit_code, 1);
   EXPECT_EQ(api().Kubectl({"-n", elsewhere, "get", "tj", "mnist"}).exit_code, 0)
       << "nobody's job goes with the chart";

@@ -44,6 +44,26 @@ TEST(LeaseTest, TakesAFreeLeaseAndRenewsWithOneCallEach) {
   EXPECT_TRUE(a.Held());
 }
 
+// As one that a chart has made, empty, and finds again by its annotations.
+TEST(LeaseTest, LeavesWhatOthersWroteIntoItsMetadata) {
+  FakeApi api;
+  FakeClock clock;
+  const json marks = {{"labels", {{"app", "op"}}}, {"annotations", {{"release", "r"}}}};
+  json lease = {{"metadata", marks}};
+  lease["metadata"]["name"] = "op";
+  lease["metadata"]["namespace"] = "sys";
+  api.Put(Leases(), lease.dump());
+  LeaderElector a(api, clock, Options("a"));
+  ASSERT_TRUE(a.Acquire({}).ok());
+  std::stop_source stop;
+  clock.on_sleep = [&](Duration) { stop.request_stop(); };
+  EXPECT_EQ(a.Hold(stop.get_token()).code(), StatusCode::kCancelled);
+  EXPECT_TRUE(a.Release().ok());
+  const json metadata = json::parse(api.Peek(Leases(), "sys", "op"))["metadata"];
+  EXPECT_EQ(metadata["labels"], marks["labels"]);
+  EXPECT_EQ(metadata["annotations"], marks["annotations"]);
+}
+
 TEST(LeaseTest, WaitsForALivingHolderAndFollowsADeadOne) {
   FakeApi api;
   FakeClock clock;
