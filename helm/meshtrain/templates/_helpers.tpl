@@ -128,3 +128,12 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{- define "meshtrain.policyNamespaces" -}}
+{{- if eq .Values.scope "namespace" -}}
+matchResources:
+  namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ .Release.Namespace }}
+{{- end -}}
+{{- end -}}

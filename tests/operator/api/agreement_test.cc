@@ -211,6 +211,51 @@ TEST_F(AgreementTest, WhoMayNotCreatePodsChangesNothingThatTheyRun) {
   Delete("mnist");
 }
 
+// Nor does who may only change and scale jobs make more pods of them than they could have.
+TEST_F(AgreementTest, WhoMayNotCreatePodsGivesAJobNoMoreOfThem) {
+  WaitForPolicy();
+  const auto kubectl = [](std::vector<std::string> args) {
+    const auto result = server_->Kubectl(std::move(args));
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+  };
+  kubectl({"create", "role", "sizes", "--verb=get,patch,update",
+           "--resource=trainingjobs.meshtrain.dev,trainingjobs.meshtrain.dev/scale"});
+  kubectl({"create", "rolebinding", "sizes", "--role=sizes", "--user=trudy",
+           "--serviceaccount=kube-system:horizontal-pod-autoscaler"});
+  ASSERT_TRUE(Create(*YamlToJson(Manifest(Roles("worker: {replicas: 3, " + Template() + "}") +
+                                              ", elastic: {minReplicas: 1, maxReplicas: 4}, "
+                                              "runPolicy: {suspend: true}",
+                                          "mnist")))
+                  .ok());
+  const auto patch = [](const std::string& spec) {
+    return server_->Kubectl(
+        {"patch", "tj", "mnist", "--as=trudy", "--type=merge", "-p", R"({"spec":)" + spec + "}"});
+  };
+  const auto scale = [](int workers, const std::string& user) {
+    return server_->Kubectl(
+        {"scale", "tj/mnist", "--replicas=" + std::to_string(workers), "--as=" + user});
+  };
+  const std::string autoscaler = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
+  // The rule on scaling takes a moment of its own to be in force.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (scale(4, "trudy").exit_code == 0 && std::chrono::steady_clock::now() < end) {
+    EXPECT_EQ(scale(3, "trudy").exit_code, 0);
+  }
+  for (const auto& refused :
+       {scale(4, "trudy"), patch(R"({"elastic":{"maxReplicas":9}})"),
+        patch(R"({"elastic":null,"replicaSpecs":{"worker":{"replicas":350}}})")}) {
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_NE(refused.out.find("more pods needs the right to create pods"), std::string::npos)
+        << refused.out;
+  }
+  for (const auto& taken : {scale(4, autoscaler), scale(2, "trudy"),
+                            patch(R"({"replicaSpecs":{"worker":{"replicas":4}}})"),
+                            patch(R"({"elastic":{"maxReplicas":4,"minReplicas":2}})")}) {
+    EXPECT_EQ(taken.exit_code, 0) << taken.out;
+  }
+  Delete("mnist");
+}
+
 TEST_F(AgreementTest, KubectlExplainsAndScales) {
   const auto explained = server_->Kubectl({"explain", "trainingjob.spec.runPolicy.backoffLimit"});
   EXPECT_NE(explained.out.find("one incident counts once"), std::string::npos) << explained.out;
