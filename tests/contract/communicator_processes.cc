@@ -109,8 +109,10 @@ std::vector<std::string> RunProcesses(const ProcessesOptions& options,
   for (int p = 0; p < options.processes; ++p) {
     int how = 0;
     MT_CHECK(waitpid(children[p], &how, 0) == children[p]);
-    texts[p] =
-        WIFSIGNALED(how) ? "died of signal " + std::to_string(WTERMSIG(how)) : board.rows[p].text;
+    // A sanitizer ends a process with a status, whatever it has said by then.
+    texts[p] = WIFSIGNALED(how)        ? "died of signal " + std::to_string(WTERMSIG(how))
+               : WEXITSTATUS(how) != 0 ? "left with " + std::to_string(WEXITSTATUS(how))
+                                       : board.rows[p].text;
   }
   return texts;
 }

@@ -184,11 +184,14 @@ Result<StepResult> RunInTwoProcesses(const Case& c, const Way& way) {
     if (!result.ok()) return result.status();
   }
   // Both must have what the first has; the caller looks at the first.
-  for (const auto& [name, array] : results[0]->outputs) {
-    if (results[1]->outputs.at(name).at != array.at) {
-      const bool nan = std::any_of(array.at.begin(), array.at.end(),
-                                   [](testing::Number v) { return std::isnan(v); });
-      if (!nan) return Internal("two processes fetched different values of output `" + name + "`");
+  const auto same = [](testing::Number a, testing::Number b) {
+    return a == b || (std::isnan(a) && std::isnan(b));
+  };
+  for (const auto held : {&StepResult::outputs, &StepResult::states}) {
+    for (const auto& [name, array] : (*results[0]).*held) {
+      if (!std::ranges::equal(((*results[1]).*held).at(name).at, array.at, same)) {
+        return Internal("two processes hold different values of `" + name + "`");
+      }
     }
   }
   return results[0];
