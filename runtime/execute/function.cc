@@ -108,12 +108,14 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
     return std::ranges::equal(loaded.types, types) && std::ranges::equal(loaded.layouts, layouts);
   });
   if (found != loaded_.end()) {
+    MT_RETURN_IF_ERROR(session_.Bring(found->step->variables()));
     if (found->step->Fits()) return found->step.get();
     loaded_.erase(found);
   }
 
   std::vector<program::Variable> variables;
   MT_ASSIGN_OR_RETURN(const program::Program program, Trace(types, &variables));
+  MT_RETURN_IF_ERROR(session_.Bring(variables));
   sharding::Given given;
   given.outputs = output_layouts_;
   given.outputs_stay = true;

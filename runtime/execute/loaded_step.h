@@ -31,6 +31,9 @@ class LoadedStep {
   const plan::Plan& plan() const { return plan_; }
   const plan::Plan& run_plan() const { return run_plan_ ? *run_plan_ : plan_; }
 
+  // Those that the program's states are, in their order.
+  std::span<const program::Variable> variables() const { return variables_; }
+
   // `input` and `output` are indices into the plan's; one beyond them ends the program (MT_CHECK).
   // Feeds a whole batch from the host; every input must be fed once before the first Run and keeps
   // its value. Errors: kInvalidArgument naming the input, for a tensor of another type, or on the

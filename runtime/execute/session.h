@@ -147,6 +147,11 @@ class Session {
     return variables_.contains(variable.key());
   }
   Status Forget(const program::Variable& variable);
+  // Who else keeps values of variables, as a strategy does those made under its scope, brings them
+  // here before a Function uses them: called with all that it uses, before each call, whose error
+  // its own is. What it knows nothing of it leaves alone.
+  using BringVariables = std::function<Status(std::span<const program::Variable>)>;
+  void set_bring_variables(BringVariables bring) { bring_ = std::move(bring); }
   Result<Layout> LayoutOf(const program::Variable& variable) const;
   // The value now, in bytes of its own.
   Result<DTensor> Read(const program::Variable& variable);
@@ -190,6 +195,7 @@ class Session {
 
  private:
   friend class LoadedStep;
+  friend class Function;
   struct Stored {
     program::Variable variable;
     DTensor value;
@@ -226,8 +232,13 @@ class Session {
   Result<Tensor> Gather(const DTensor& value);
   Result<Stored*> Find(const program::Variable& variable);
 
+  Status Bring(std::span<const program::Variable> variables) const {
+    return bring_ ? bring_(variables) : OkStatus();
+  }
+
   SessionOptions options_;
   std::unique_ptr<device::Backend> backend_;
+  BringVariables bring_;
   std::map<const void*, Stored> variables_;
   const std::unique_ptr<const MemoryLimit> limit_;
   // What all loaded steps take here.

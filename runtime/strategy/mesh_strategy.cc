@@ -43,6 +43,9 @@ Result<execute::Session*> MeshStrategy::Impl::Session() {
     // A step whose loss is not finite leaves the variables as they were.
     options.plan = {.finite_outputs = {std::string(train::kLossName)}};
     MT_ASSIGN_OR_RETURN(session, execute::Session::Create(std::move(options)));
+    session->set_bring_variables([this](std::span<const Variable> used) {
+      return variables.ToMesh(variables.KnownOf(used));
+    });
   }
   return session.get();
 }

@@ -45,6 +45,14 @@ Result<Variables::Held*> Variables::Find(const Variable& variable) {
   return OfAnotherScope(variable);
 }
 
+std::vector<Variable> Variables::KnownOf(std::span<const Variable> variables) const {
+  std::vector<Variable> known;
+  for (const Variable& v : variables) {
+    if (by_key_.contains(v.key())) known.push_back(v);
+  }
+  return known;
+}
+
 Status Variables::Declare(const nn::Parameter& parameter, Home home, const Layouts& layouts) {
   if (home == Home::kReplicas) {
     return replicas_->IsDeclared(parameter) ? OkStatus() : replicas_->Declare(parameter);

@@ -42,6 +42,9 @@ class Variables {
   // A parameter was made under the strategy's scope.
   void Add(const nn::Parameter& parameter);
 
+  // Those of them that were.
+  std::vector<program::Variable> KnownOf(std::span<const program::Variable> variables) const;
+
   // Makes the values lie there. Errors: kFailedPrecondition for a variable of another scope.
   Status ToReplicas(std::span<const program::Variable> variables);
   Status ToMesh(std::span<const program::Variable> variables, const Layouts& layouts = {});
