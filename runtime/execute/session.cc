@@ -24,6 +24,8 @@ Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backen
               : UsableMemory())) {}
 Session::~Session() = default;
 
+int Session::devices_there() const { return backend_->traits().devices; }
+
 Result<Tensor> DTensor::Whole() const {
   if (!valid()) return InvalidArgument("expected a tensor on a mesh, got: an empty one");
   return session_->ToHost(*this);

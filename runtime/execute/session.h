@@ -120,6 +120,8 @@ class Session {
   Session(const Session&) = delete;
 
   const SessionOptions& options() const { return options_; }
+  // Devices that there are for this process; 0: as many as a mesh asks for.
+  int devices_there() const;
 
   // --- tensors. One of another session is kInvalidArgument.
   // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh). Errors: kInvalidArgument

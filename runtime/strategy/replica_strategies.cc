@@ -30,6 +30,12 @@ std::string KindsOfThisBuild() {
   return names;
 }
 
+// How many there are of a kind: a plugin's, or one where there are as many as a mesh asks for.
+Result<int64_t> DevicesFound(const std::string& kind) {
+  MT_ASSIGN_OR_RETURN(const auto backend, device::MakeBackend({.kind = kind}));
+  return std::max(1, backend->traits().devices);
+}
+
 // The devices that `names` are, of one kind that this build can use; or `count` of `kind`, which is
 // the options'.
 Result<Devices> FindDevices(const std::vector<std::string>& names, int64_t count,
@@ -39,7 +45,10 @@ Result<Devices> FindDevices(const std::vector<std::string>& names, int64_t count
       return InvalidArgument("devices: expected a count of at least 1, got: " +
                              std::to_string(count));
     }
-    return Devices{.count = std::max<int64_t>(1, count), .indices = {}, .kind = kind};
+    if (count == 0) {
+      MT_ASSIGN_OR_RETURN(count, DevicesFound(kind));
+    }
+    return Devices{.count = count, .indices = {}, .kind = kind};
   }
   if (count != 0 && count != static_cast<int64_t>(names.size())) {
     return InvalidArgument("devices: expected as many names as the count of " +
@@ -242,8 +251,7 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Tpu(const TpuClusterResolver&
   if (kind == "cpu") kind = "pjrt";
   setup.devices = resolver.chips > 0 ? resolver.chips : tpu.chips_per_host;
   if (setup.devices == 0) {
-    MT_ASSIGN_OR_RETURN(const auto plugin, device::MakeBackend({.kind = kind}));
-    setup.devices = plugin->traits().devices;
+    MT_ASSIGN_OR_RETURN(setup.devices, DevicesFound(kind));
   }
   return ReplicaStrategy::Make(std::move(setup));
 }

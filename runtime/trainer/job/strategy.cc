@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/parameter/chief/environment.h"
 #include "runtime/recipe/step_plan.h"
@@ -118,6 +119,23 @@ strategy::ParameterServerOptions ServerOptionsOf(const manifest::Manifest& manif
   return options;
 }
 
+namespace {
+
+// Where a manifest says no count there is one, whatever a plugin has: plans do not ask for devices.
+Status TellOfIdleDevices(const manifest::Program& program, MeshStrategy& strategy) {
+  if (program.devices.count || !program.devices.kind_given) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const execute::Session* session, strategy.session());
+  const auto used =
+      static_cast<int64_t>(strategy.mesh().LocalRanks(session->options().process).size());
+  if (session->devices_there() <= used) return OkStatus();
+  LogWarning(
+      "there are devices that this job does not use; devices.count, or a mesh, says how many",
+      {{"used", std::to_string(used)}, {"there", std::to_string(session->devices_there())}});
+  return OkStatus();
+}
+
+}  // namespace
+
 bool IsIsolated(const JobConfig& config, const manifest::Manifest& manifest) {
   return config.isolated || recipe::IsIsolated(manifest.program);
 }
@@ -131,6 +149,7 @@ Result<std::unique_ptr<MeshStrategy>> MakeMeshStrategy(const JobConfig& config,
     return Internal(made->name() + ": expected the program's mesh " + declared.mesh().ToString() +
                     ", got: " + made->mesh().ToString());
   }
+  MT_RETURN_IF_ERROR(TellOfIdleDevices(manifest.program, *made));
   return made;
 }
 

@@ -203,6 +203,16 @@ class Discrete(SameNumbers, DevicesCase):
                 self.assertIn(words, result.stderr)
                 self.assertEqual([str(p) for p in (self.folder / "out-wrong").rglob("*.safetensors")], [])
 
+    def test_devices_that_nothing_asks_for(self):
+        there = {"MESHTRAIN_DISCRETE_OPTIONS": "devices=3"}
+        said = "there are devices that this job does not use"
+        mirrored = self.strategy("Mirrored", None, 40)("discrete")
+        result = self.job(mirrored, "one", tool="meshtrain-worker", environment=there)
+        self.assertIn(said, result.stderr)
+        self.assertRegex(result.stderr, r'"?there"?[=:]\s*"?3')
+        three = self.strategy("Mirrored", 3, 40)("discrete")
+        self.assertNotIn(said, self.job(three, "three", tool="meshtrain-worker", environment=there).stderr)
+
     def test_a_lost_device(self):
         text = on_kind(Path(self.manifest(mesh="{batch: 4}")).read_text(), "discrete")
         self.job(text, "undisturbed")

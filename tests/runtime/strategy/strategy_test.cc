@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cmath>
 #include <thread>
@@ -310,6 +311,21 @@ TEST(CrossDeviceTest, AStrategyAddsAsItWasAsked) {
   EXPECT_EQ(sum(CrossDeviceOps::kReductionToOneDevice), 16777216);
   EXPECT_EQ(sum(CrossDeviceOps::kHierarchicalCopy), 16777218);
   EXPECT_EQ(sum(CrossDeviceOps::kRing), 16777220);
+}
+
+// Of a kind that counts its devices; of CPUs there are as many as a mesh asks for.
+TEST(StrategyDevicesTest, WithoutACountAllThatAreFoundAreUsed) {
+  constexpr const char* kOptions = "MESHTRAIN_DISCRETE_OPTIONS";
+  ::setenv(kOptions, "devices=3", 1);
+  const auto mirrored = Strategy::Mirrored({.common = {.device_kind = "discrete"}});
+  const auto central = Strategy::CentralStorage({.common = {.device_kind = "discrete"}});
+  const auto two = Strategy::Mirrored({.count = 2, .common = {.device_kind = "discrete"}});
+  ::unsetenv(kOptions);
+  ASSERT_TRUE(mirrored.ok() && central.ok() && two.ok()) << mirrored.status().message();
+  EXPECT_EQ((*mirrored)->num_replicas_in_sync(), 3);
+  EXPECT_EQ((*central)->num_replicas_in_sync(), 3);
+  EXPECT_EQ((*two)->num_replicas_in_sync(), 2);
+  EXPECT_EQ(Strategy::Mirrored({}).value()->num_replicas_in_sync(), 1);
 }
 
 }  // namespace
