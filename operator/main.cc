@@ -323,6 +323,9 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "meshtrain-operator " MT_VERSION);
   Flags flags;
   AddFlags(app, flags);
+  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
+    return of->get_name() + ": " + CLI::FailureMessage::simple(of, error);
+  });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -198,6 +198,9 @@ std::variant<ApplyConfig, int> ParseApply(int argc, char** argv) {
   generate->add_option("--seed", config.seed, "What is drawn follows from it");
   generate->add_option("--output", config.output, "A file that is not there yet; -: stdout")
       ->required();
+  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
+    return of->get_name() + ": " + CLI::FailureMessage::simple(of, error);
+  });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

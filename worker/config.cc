@@ -78,6 +78,9 @@ std::variant<trainer::JobConfig, int> ParseArguments(int argc, char** argv) {
                  "Bytes that variables and steps may take; a program that needs more is refused "
                  "(default: the machine's memory, or the container's limit)")
       ->check(CLI::NonNegativeNumber);
+  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
+    return of->get_name() + ": " + CLI::FailureMessage::simple(of, error);
+  });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

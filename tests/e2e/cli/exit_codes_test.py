@@ -103,8 +103,10 @@ class Ways(RunningCase):
 
     @way("wrong usage", 64)
     def test_usage(self):
-        self.ends(self.meshtrain("run", "--fil", "x"))
-        self.ends(self.worker("--thread", "many"))
+        self.ends(self.meshtrain("run", "--fil", "x"), "meshtrain: ")
+        self.ends(self.worker("--thread", "many"), "meshtrain-worker: ")
+        self.ends(self.meshtrain("evaluate", "--bogus", tool="meshtrain-worker"), "meshtrain-worker: ")
+        self.ends(self.meshtrain("--bogus", tool="meshtrain-operator"), "meshtrain-operator: ")
         self.ends(self.worker(), "expected --file MANIFEST")
 
     @way("no such manifest", 66)
