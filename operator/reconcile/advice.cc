@@ -35,6 +35,31 @@ constexpr CodeAdvice kOurWorker[] = {
 constexpr std::string_view kOutOfMemory =
     "Raise the container's memory limit, or make the batch smaller.";
 
+// What a reason alone does not tell: words of the kubelet's or the runtime's in the condition.
+struct WordAdvice {
+  Reason reason;
+  std::string_view words, advice;
+};
+constexpr std::string_view kAnotherMachine =
+    "Use an image that is built for the architecture of the nodes that run it.";
+constexpr WordAdvice kTheirWords[] = {
+    {Reason::kContainerWaits, "runAsNonRoot",
+     "Use an image that runs as another user than root, or set securityContext.runAsUser in the "
+     "template."},
+    {Reason::kPodFailed, "exec format error", kAnotherMachine},
+    {Reason::kBackoffLimitExceeded, "exec format error", kAnotherMachine},
+    {Reason::kCrashLoop, "exec format error", kAnotherMachine},
+};
+
+std::string_view OfTheirWords(Reason reason, std::string_view message) {
+  for (const WordAdvice& row : kTheirWords) {
+    if (row.reason == reason && message.find(row.words) != std::string_view::npos) {
+      return row.advice;
+    }
+  }
+  return {};
+}
+
 template <size_t N>
 std::string_view Find(const CodeAdvice (&table)[N], int code) {
   for (const CodeAdvice& row : table) {
@@ -70,7 +95,8 @@ std::string WhatToDo(const api::TrainingJob& job, const api::JobStatus& status) 
     const bool of_a_process =
         *reason == Reason::kPodFailed || *reason == Reason::kBackoffLimitExceeded ||
         *reason == Reason::kRestartBudgetExceeded || *reason == Reason::kCrashLoop;
-    const std::string_view special = of_a_process ? OfTheWorst(job, status) : std::string_view();
+    std::string_view special = OfTheirWords(*reason, status.conditions.at(type).message);
+    if (special.empty() && of_a_process) special = OfTheWorst(job, status);
     return std::string(special.empty() ? api::Reasons()[static_cast<size_t>(*reason)].advice
                                        : special);
   }

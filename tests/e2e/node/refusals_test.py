@@ -25,8 +25,8 @@ class Refusal(Case):
                 file.write(rows)
         TABLE.clear()
 
-    def told(self, what, job, reason, *words, condition='Waiting'):
-        """Waits for the condition with the reason; all of the words stand in what kubectl describes, and what to do."""
+    def told(self, what, job, reason, *words, condition='Waiting', do=''):
+        """Waits for the condition with the reason; all of the words stand in what kubectl describes, and what to do: `do`."""
         def found():
             said = {c['type']: c for c in job.status().get('conditions', []) if c['status'] == 'True'}
             failed = said.get('Failed')
@@ -39,6 +39,7 @@ class Refusal(Case):
             self.assertIn(word, described)
         advice = job.status().get('whatToDo', '')
         self.assertTrue(advice, job.told())
+        self.assertIn(do, advice)
         TABLE.append([what, f'{condition}, `{reason}`', f'`{self.shortened(said["message"])}`', advice])
         return said
 
@@ -70,7 +71,7 @@ class FromOurImage(Refusal):
         job = self.submit(small('foreign', spec__runPolicy={'backoffLimit': 0}, worker=template(
             {'image': 'localhost/foreign:1', 'securityContext': STRICT})))
         self.told('an image for another architecture', job, 'PodFailed', 'foreign-worker-', 'exec format error',
-                  condition='Failed')
+                  condition='Failed', do='built for the architecture')
 
     def test_a_program_that_is_not_there(self):
         job = self.submit(small('nothing', spec__runPolicy={'backoffLimit': 0},
@@ -95,7 +96,7 @@ class FromOurImage(Refusal):
 
     def test_an_image_of_roots(self):
         job = self.submit(small('roots', worker=template({'image': 'localhost/roots:1', 'securityContext': STRICT})))
-        self.told("an image that would run as root", job, 'ContainerWaits', 'roots-worker-', 'runAsNonRoot')
+        self.told("an image that would run as root", job, 'ContainerWaits', 'roots-worker-', 'runAsNonRoot', do='another user than root')
 
     def test_data_that_is_not_there(self):
         images = {'images': 'data/none.gz', 'labels': 'data/train-labels-idx1-ubyte.gz'}

@@ -65,5 +65,28 @@ TEST(AdviceTest, OfAProcessItGoesByTheExitCode) {
   EXPECT_EQ(WhatToDo(job, late).substr(0, 5), "Raise");
 }
 
+// A reason may have several causes, which the kubelet's words tell apart.
+TEST(AdviceTest, GoesByWhatTheNodeSaid) {
+  const api::TrainingJob job = Declared().Build();
+  const auto of = [&](ConditionType type, Reason reason, const std::string& message) {
+    api::JobStatus status = Holds(type, reason);
+    status.conditions[type].message = message;
+    status.worst = {{.pod = "mnist-worker-0", .exit_code = 1, .reason = "Error"}};
+    return WhatToDo(job, status);
+  };
+  const ConditionType waiting = ConditionType::kWaiting, failed = ConditionType::kFailed;
+  EXPECT_EQ(of(waiting, Reason::kContainerWaits,
+               "mnist-worker-0: container has runAsNonRoot and image will run as root")
+                .substr(0, 41),
+            "Use an image that runs as another user th");
+  EXPECT_EQ(of(waiting, Reason::kContainerWaits, "mnist-worker-0: configmap \"m\" not found"),
+            api::Reasons()[static_cast<size_t>(Reason::kContainerWaits)].advice);
+  for (const Reason reason :
+       {Reason::kPodFailed, Reason::kBackoffLimitExceeded, Reason::kCrashLoop}) {
+    EXPECT_EQ(of(failed, reason, "exec /usr/bin/train: exec format error").substr(0, 34),
+              "Use an image that is built for the");
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::reconcile
