@@ -352,7 +352,9 @@ class StrategiesTest(unittest.TestCase):
                 got = self.losses(folder), [float(cell) for row in table for cell in row]
                 # An epoch's loss is the mean over its 25 examples.
                 index = json.loads(max((folder / "checkpoints").glob("ckpt-*/index.json")).read_text())["index"]
-                for epoch, figures in enumerate(json.loads(index["metadata"]["history"])):
+                history = json.loads(index["metadata"]["history"])
+                self.assertEqual(len(history), 5)
+                for epoch, figures in enumerate(history):
                     means = got[0][4 * epoch:4 * epoch + 4]
                     weighted = sum(n * mean for n, mean in zip((7, 7, 7, 4), means, strict=True)) / 25
                     self.assertAlmostEqual(figures["train"]["loss"], weighted, delta=1e-12)

@@ -55,7 +55,8 @@ class GoodRuns(Case):
                 "    train: {epochs", "    layout: {rules: [{match: hidden.kernel, spec: [unsharded, model]}]}\n    train: {epochs")),
                 *more, output=f"out{i}").returncode, 0)
             losses.append([line["loss"] for line in steps_of(self.folder / f"out{i}" / "metrics.jsonl")])
-        for a, b in zip(*losses):
+        self.assertTrue(losses[0])
+        for a, b in zip(*losses, strict=True):
             self.assertAlmostEqual(a, b, delta=1e-5 * abs(a))
 
     def test_plan_validate_version_help(self):

@@ -143,7 +143,7 @@ class SameNumbers:
         few = ("--data", "data", "--take", "80", "--batch", "40", "--epochs", "1", "--mesh", self.MESHES("batch=8"))
         epoch = [self.run_here(BIN / "core_mlp", *few, "--device", kind).stdout for kind in ("cpu", self.KIND)]
         numbers = [[float(n) for n in re.findall(r"\d\.\d{4}", line)] for line in epoch]
-        self.assertEqual(len(numbers[0]), 4, epoch)
+        self.assertEqual([len(each) for each in numbers], [4, 4], epoch)
         for a, b in zip(*numbers):
             self.assertAlmostEqual(a, b, delta=1.1e-4)
         for strategy, devices in self.LOOPS:

@@ -259,7 +259,8 @@ class Declared(RunCase):
         self.assertIn("process 0 of 2", both.stdout)
         self.assertNotIn("process 1 of 2", both.stdout)
         self.assertIn("process 1 of 2", (self.folder / "both" / "logs" / "worker-0.log").read_text())
-        for (step, a), (other, b) in zip(self.losses("alone"), self.losses("both")):
+        self.assertTrue(self.losses("alone"))
+        for (step, a), (other, b) in zip(self.losses("alone"), self.losses("both"), strict=True):
             self.assertEqual(step, other)
             self.assertAlmostEqual(a, b, delta=1e-5 * abs(a))
         status = json.loads((self.folder / "both" / "status.json").read_text())
