@@ -2,6 +2,7 @@
 // 0.01, binary cross-entropy from logits. Its 210 printed losses come out under every strategy.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -63,11 +64,13 @@ TEST_P(GuideTest, Prints210Losses) {
 TEST_P(GuideTest, EndsWithTensorFlowsWeights) {
   std::ifstream file(MT_TESTDATA "/guide/tf_strategies.json");
   const nlohmann::json json = nlohmann::json::parse(file);
+  std::atomic<bool> compared = false;
   ForReplicas(GetParam(), [&](ReplicaStrategy& strategy) -> Status {
     // TensorFlow was run with one replica (200 steps of 5) and with two, also as two processes (100
     // steps of 10).
     const int64_t replicas = strategy.num_replicas_in_sync();
     if (replicas > 2) return OkStatus();
+    compared = true;
     const auto& want =
         replicas == 1 ? json.at("loops").at("loop_OneDevice") : json.at("multi_worker_loop").at(0);
     MT_WANT(want.at("global_batch") == 5 * replicas);
@@ -90,6 +93,7 @@ TEST_P(GuideTest, EndsWithTensorFlowsWeights) {
     MT_WANT(std::abs(b.Item() - want.at("b").get<double>()) <= 1e-6);
     return OkStatus();
   });
+  if (!compared) GTEST_SKIP() << "TensorFlow was run with one replica and with two";
 }
 
 TEST_P(GuideTest, CopiesStayEqualBitForBit) {
