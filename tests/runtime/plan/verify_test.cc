@@ -85,14 +85,14 @@ const Case kCases[] = {
        const int at = Writer(p, LongLived(p));
        std::rotate(p.steps.begin() + at, p.steps.begin() + at + 1, p.steps.end());
      },
-     "step"},
+     "whose place holds nothing whole"},
     {"TwoLiveValuesShareAPlace",
      [](Plan& p) {
        const ValueId v = LongLived(p);
        const Step& next = p.steps[Writer(p, v) + 1];
        for (const ValueId w : next.writes) p.slots[w] = p.slots[v];
      },
-     "step"},
+     "while it reads that"},
     {"APlaceLiesBeyondTheArena", [](Plan& p) { p.slots[LongLived(p)].offset = p.arena_bytes; },
      "inside its buffer"},
     {"APlaceIsTooSmall", [](Plan& p) { p.slots[LongLived(p)].bytes = 1; }, "does not hold"},
@@ -125,7 +125,12 @@ const Case kCases[] = {
      },
      "places that overlap"},
     {"AnOutputIsNotWritten",
-     [](Plan& p) { p.slots[p.local().outputs[0].value] = p.slots[LongLived(p)]; }, "step"},
+     [](Plan& p) {  // but to a place of its own
+       Slot& slot = p.slots[p.local().outputs[0].value];
+       slot = {SlotKind::kArena, 0, p.arena_bytes, slot.bytes};
+       p.arena_bytes += slot.bytes;
+     },
+     "output 0 ("},
     {"ACollectiveIsNotWaitedFor",
      [](Plan& p) {
        for (Step& s : p.steps) s.waits.clear();
