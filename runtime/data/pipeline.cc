@@ -270,6 +270,15 @@ class Pipeline::Impl {
     return OkStatus();
   }
 
+  Status CheckFinite() {
+    if (given_.empty()) return OkStatus();
+    StopPrefetch();  // the source is its own while it runs
+    Status finite = source_->Load(given_);
+    if (finite.ok()) finite = data::CheckFinite(*source_, given_);
+    MT_RETURN_IF_ERROR(Restore(cursor()));
+    return finite;
+  }
+
   const Compiled& compiled() const { return c_; }
   const Source& source() const { return *source_; }
   const std::vector<std::string>& names() const { return *names_; }
@@ -285,6 +294,7 @@ class Pipeline::Impl {
     failed_ = item.status();
     if (!item.ok()) return item;
     if (item->has_value()) {
+      given_ = (*item)->elements;
       ++position_.batch;
     } else {
       ++position_.epoch;
@@ -395,6 +405,7 @@ class Pipeline::Impl {
   int labels_ = -1;                      // the component that classes_ is about
   std::map<std::string, int64_t> rows_;  // what ids must be, by component
   Status failed_;                        // what Next gave; stays
+  std::vector<int64_t> given_;           // elements of the batch that Next gave last
 
   Mutex mutex_;
   CondVar changed_;
@@ -420,24 +431,12 @@ struct Opened {
   int labels = -1;
 };
 
-Status CheckNames(const Source& source) {
-  std::vector<std::string> names = source.names();
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (names.size() == source.element().size() && twice == names.end()) return OkStatus();
-  return InvalidArgument(
-      "data: expected one name for each of " + std::to_string(source.element().size()) +
-      " components, got: " +
-      (twice == names.end() ? std::to_string(names.size()) + " names" : "`" + *twice + "` twice"));
-}
-
 Result<Opened> Open(const PipelineSpec& spec) {
   SourceSpec from = spec.source;
   for (const Stage& stage : spec.stages) {
     from.cached = from.cached || std::holds_alternative<CacheStage>(stage);
   }
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> source, OpenSource(from));
-  MT_RETURN_IF_ERROR(CheckNames(*source));
   const int labels = PlaceOf(spec.labels, source->names());
   Compiler compiler(*source, labels);
   for (size_t i = 0; i < spec.stages.size(); ++i) {
@@ -471,6 +470,7 @@ const std::vector<std::string>& Pipeline::component_names() const { return impl_
 Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
   return impl_->Next(std::move(stop), timeout).From(Origin::kInput);
 }
+Status Pipeline::CheckFinite() { return impl_->CheckFinite().From(Origin::kInput); }
 Cursor Pipeline::cursor() const { return impl_->cursor(); }
 Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); }
 bool Pipeline::endless() const { return impl_->compiled().endless; }

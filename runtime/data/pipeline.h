@@ -75,6 +75,12 @@ class Pipeline {
   Result<std::optional<Batch>> Next(std::stop_token stop = {},
                                     Duration timeout = std::chrono::minutes(30));
 
+  // Why a step on the batch that Next() gave last gives what is not finite. Error, of
+  // Origin::kInput: a number in its examples' files is not (CheckFinite, source.h). The whole batch
+  // is read anew, whatever part UseOnly asks for, so that each process finds the same; and batches
+  // that were made ahead are made again.
+  Status CheckFinite();
+
   // Says what Next() will give: batches made ahead do not count.
   Cursor cursor() const;
   // The next batch will be the one that followed when `cursor` was taken. Errors:

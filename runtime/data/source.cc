@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/data/sources/sources.h"
+#include "runtime/mesh/element_type.h"
 
 namespace meshtrain::data {
 
@@ -89,7 +92,49 @@ Result<std::unique_ptr<Source>> OpenWhole(const SourceSpec& spec) {
   return OpenArrays(std::get<MemoryArrays>(spec.from), spec.take);
 }
 
+Status CheckNames(const Source& source) {
+  std::vector<std::string> names = source.names();
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (names.size() == source.element().size() && twice == names.end()) return OkStatus();
+  return InvalidArgument(
+      "data: expected one name for each of " + std::to_string(source.element().size()) +
+      " components, got: " +
+      (twice == names.end() ? std::to_string(names.size()) + " names" : "`" + *twice + "` twice"));
+}
+
+// The first of the numbers, of type `dtype`, that is not finite.
+std::optional<double> NotFiniteOf(std::span<const std::byte> row, mesh::DType dtype) {
+  return mesh::WithElementType(dtype, [&](auto element) -> std::optional<double> {
+    for (; !row.empty(); row = row.subspan(sizeof element)) {
+      std::memcpy(&element, row.data(), sizeof element);
+      const auto number = static_cast<double>(element);
+      if (!std::isfinite(number)) return number;
+    }
+    return std::nullopt;
+  });
+}
+
 }  // namespace
+
+Status CheckFinite(const Source& source, std::span<const int64_t> elements) {
+  for (size_t c = 0; c < source.element().size(); ++c) {
+    const mesh::DType dtype = source.element()[c].dtype;
+    if (!mesh::IsFloat(dtype)) continue;
+    const int component = static_cast<int>(c);
+    for (const int64_t element : elements) {
+      const auto number = NotFiniteOf(source.Row(component, element), dtype);
+      if (!number) continue;
+      return InvalidArgument(source.file(component) + ", component `" + source.names()[c] +
+                             "`: example " + std::to_string(source.ExampleOf(element)) +
+                             ": expected finite numbers, got: " +
+                             (std::isnan(*number) ? "nan"
+                              : *number > 0       ? "inf"
+                                                  : "-inf"));
+    }
+  }
+  return OkStatus();
+}
 
 Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
   if (spec.first < 0 || spec.every < 1) {
@@ -97,6 +142,7 @@ Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
                            std::to_string(spec.first) + ", every " + std::to_string(spec.every));
   }
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> whole, OpenWhole(spec));
+  MT_RETURN_IF_ERROR(CheckNames(*whole));
   if (spec.first == 0 && spec.every == 1) return whole;
   if (spec.first >= whole->size()) {
     return InvalidArgument("data: expected an element for each of " + std::to_string(spec.every) +

@@ -48,8 +48,14 @@ class Source {
   virtual std::optional<mesh::DType> labels_as() const { return std::nullopt; }
 };
 
-// Opens files and reads headers only. Errors: kInvalidArgument when nothing is there to read or the
-// components' counts differ, else IdxReader's, or those of a source of one's own.
+// Opens files and reads headers only. Errors: kInvalidArgument when nothing is there to read, the
+// components' counts differ, or they have not one name each; else IdxReader's, or those of a source
+// of one's own.
 Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec);
+
+// Error: a number of `elements`, which are readable, is not finite: "x.npy, component `x`: example
+// 37: expected finite numbers, got: nan". Of several the first component's first, in the order of
+// `elements`.
+Status CheckFinite(const Source& source, std::span<const int64_t> elements);
 
 }  // namespace meshtrain::data

@@ -63,6 +63,7 @@ class PipelineBatches final : public train::BatchSource {
   // The first time BeginPass; from then on the beginning of that pass.
   Status Begin() override;
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
+  Status CheckFinite() override { return pipeline_.CheckFinite(); }
   std::vector<std::string> component_names() const override { return pipeline_.component_names(); }
   int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
   bool endless() const override { return pipeline_.endless(); }

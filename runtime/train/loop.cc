@@ -129,7 +129,8 @@ class Fitting {
     ++at.step;
     ++at.batch;
     if (const auto* bad = NotFinite(figures.means)) {
-      EndOfNumbers(bad->first + " is " + Text(bad->second));
+      const Status data = data_.CheckFinite();
+      EndOfNumbers(With(bad->first + " is " + Text(bad->second), data), data);
       return OkStatus();
     }
     bad_in_a_row_ = 0;
@@ -147,7 +148,9 @@ class Fitting {
   }
 
   // The batch is done with, and counts as one without figures.
-  Status BadStep(const std::string& why) {
+  Status BadStep(const std::string& what) {
+    const Status data = data_.CheckFinite();
+    const std::string why = With(what, data);
     Position& at = result_.position;
     ++at.step;
     ++at.batch;
@@ -155,12 +158,18 @@ class Fitting {
     const BadStepInfo info{.position = at, .in_a_row = bad_in_a_row_, .why = why};
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnBadStep(info));
     if (bad_in_a_row_ < o_.end_after_bad_steps) return AskCallbacks();
-    EndOfNumbers(why);
+    EndOfNumbers(why, data);
     return OkStatus();
   }
 
-  void EndOfNumbers(const std::string& why) {
+  static std::string With(const std::string& why, const Status& data) {
+    return data.ok() ? why : why + "; " + std::string(data.message());
+  }
+
+  // `data`: of the batch, BatchSource::CheckFinite.
+  void EndOfNumbers(const std::string& why, const Status& data) {
     result_.end = FitEnd::kNotFinite;
+    result_.whose = data.origin().value_or(Origin::kNumbers);
     const int64_t saved = runner_.last_saved();
     result_.message =
         "step " + std::to_string(result_.position.step) + ": " + why +

@@ -34,6 +34,10 @@ class BatchSource {
   // The next batch; nothing at the end of a pass, and then the next pass begins. Errors: the
   // data's; kCancelled when `stop` was requested.
   virtual Result<std::optional<Batch>> Next(std::stop_token stop) = 0;
+  // Asked after a step on the batch that Next gave last has given what is not finite. Error, of
+  // Origin::kInput: the data is not finite, with file and example; where several processes run the
+  // step, the same in all of them. Here: nothing is known.
+  virtual Status CheckFinite() { return OkStatus(); }
   // What a batch's components are called, each once. Here: x and y.
   virtual std::vector<std::string> component_names() const { return {"x", "y"}; }
   // Batches of one pass, -1 when unknown.
@@ -96,7 +100,9 @@ struct StepInfo {
 struct BadStepInfo {
   const Position& position;  // this step counted
   int64_t in_a_row = 1;      // bad steps since the last good one, this one included
-  const std::string& why;    // "output `loss` is not finite; first not finite: log at model.cc:31"
+  // "output `loss` is not finite; first not finite: log at model.cc:31"; of data that is not finite
+  // with BatchSource::CheckFinite's message behind it.
+  const std::string& why;
 };
 
 // One row of the history: means over the epoch's examples, and over those of its validation.
@@ -119,6 +125,9 @@ struct FitResult {
   FitEnd end = FitEnd::kFinished;
   Position position;
   std::vector<EpochInfo> history;  // with that of the position it began at
+  // Of kNotFinite, whose fault it is: kInput where the last batch's data is not finite
+  // (BatchSource::CheckFinite), so that no other attempt would go better.
+  Origin whose = Origin::kNumbers;
   // Why it ended before its end: "step 12: output `loss` is not finite; first not finite: log
   // (logits) at model.cc:31; no variable was changed; the last checkpoint is of step 10"; "step 70:
   // val_loss has not been better than 0.2301, that of epoch 4, for 3 epochs".

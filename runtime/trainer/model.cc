@@ -111,6 +111,7 @@ class CheckedBatches final : public train::BatchSource {
     ++given_;
     return batch;
   }
+  Status CheckFinite() override { return source_.CheckFinite(); }
   int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
   bool endless() const override { return source_.endless(); }
 

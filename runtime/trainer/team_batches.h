@@ -33,6 +33,7 @@ class TeamBatches final : public train::BatchSource {
     if (const Status loss = team_.loss(); !loss.ok()) return loss.At("waiting for a batch");
     return next;
   }
+  Status CheckFinite() override { return batches_.CheckFinite(); }
   std::vector<std::string> component_names() const override { return batches_.component_names(); }
   int64_t steps_per_epoch() const override { return batches_.steps_per_epoch(); }
   bool endless() const override { return batches_.endless(); }

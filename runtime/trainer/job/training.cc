@@ -237,7 +237,9 @@ class Training {
     MT_RETURN_IF_ERROR(ending.saved);
     MT_RETURN_IF_ERROR(reported);
     if (result->end == train::FitEnd::kNotFinite) {
-      return Internal(result->message).From(Origin::kNumbers);
+      const bool data = result->whose == Origin::kInput;
+      return (data ? InvalidArgument(result->message) : Internal(result->message))
+          .From(result->whose);
     }
     if (stages_->chief()) {
       const bool broken_off = stopped && result->end == train::FitEnd::kStopped;

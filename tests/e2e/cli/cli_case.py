@@ -44,6 +44,12 @@ def idx(values, dims):
     return struct.pack(">HBB", 0, 8, len(dims)) + b"".join(struct.pack(">I", d) for d in dims) + bytes(values)
 
 
+def npy(values, dims, descr="|u1"):
+    header = repr({"descr": descr, "fortran_order": False, "shape": tuple(dims)})
+    header += " " * (-(11 + len(header)) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(values)
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self._folder = tempfile.TemporaryDirectory()

@@ -2,6 +2,7 @@
 """Files that cannot be read or written, damaged checkpoints, and values that are not finite.   damage_test.py BIN_FOLDER"""
 import gzip
 import os
+import re
 import resource
 import signal
 import struct
@@ -14,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from metrics_file import steps_of  # noqa: E402
-from cli_case import BIN, TIMEOUT, Case, idx  # noqa: E402: it takes BIN_FOLDER from the arguments
+from cli_case import BIN, TIMEOUT, Case, idx, npy  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 
 class Outputs(Case):
@@ -180,6 +181,27 @@ class Damage(Case):
         self.spoiled_job_leaves(result, 3)
         self.assertIn("the 3 steps up to it were bad", result.stderr)
         self.assertEqual(result.stderr.count("a bad step changed nothing"), 3)
+
+    def test_data_that_is_not_finite_is_named_by_file_and_example(self):
+        values = [float(i % 7) for i in range(64 * 3)]
+        values[37 * 3 + 1] = float("nan")
+        (self.folder / "x.npy").write_bytes(npy(struct.pack("<192f", *values), (64, 3), "<f4"))
+        (self.folder / "y.npy").write_bytes(npy(struct.pack("<64f", *values[:64]), (64,), "<f4"))
+        source = "{npy: {images: %s/x.npy, labels: %s/y.npy}}" % (self.folder, self.folder)
+
+        def regression(more=""):
+            return lambda t: re.sub(r"train: \{idx:.*", f"train: {source}", re.sub(r" *((test|map): .*|mesh: )\n", "", t)).replace(
+                "units: 10", "units: 1").replace("sparse_categorical_crossentropy: {from_logits: true}", "mse: {}").replace(
+                "metrics: [accuracy]", "metrics: []").replace("train: {epochs", "train: {%sepochs" % more)
+        example = f"{self.folder}/x.npy, component `x`: example 37: expected finite numbers, got: nan"
+        for output, mesh, more in (("one", "", []), ("two", "{batch: 2}", []), ("apart", "{batch: 2}", ["--isolated"])):
+            with self.subTest(output):
+                result = self.run_job(self.manifest(mesh=mesh, batch=16, every=1, edit=regression()), *more, output=output)
+                self.expect_error(result, 65, "step 3: ", "first not finite: input x", example, "the last checkpoint is of step 2")
+        # A job that allows bad steps goes on, and says what was wrong with this one.
+        result = self.run_job(self.manifest(batch=16, every=1, epochs=1, edit=regression("end_after_bad_steps: 2, ")))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(example, result.stderr)
 
     def test_updated_values_that_are_not_finite_are_not_saved(self):
         # The gradient of step 6 is finite; the learning rate, as f32, is not, nor is the new weight.

@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import unittest
@@ -16,7 +17,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from hosts import free_ports  # noqa: E402
-from cli_case import BIN, TIMEOUT, RunningCase  # noqa: E402: it takes BIN_FOLDER from the arguments
+from cli_case import BIN, TIMEOUT, RunningCase, npy  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 ROOT = Path(__file__).resolve().parents[3]
 ROW = re.compile(r"^\| (?P<way>.+?) \| (?P<code>\d+) \| (?P<again>yes|no|) \|$")
@@ -156,6 +157,14 @@ class Ways(RunningCase):
     def test_bad_data(self):
         (self.folder / "images.gz").write_bytes(b"not an idx file at all")
         self.both_end(self.manifest(), "images.gz: byte 0: expected IDX's magic number")
+
+    @way("data with a number that is not finite, which spoils a step", 65)
+    def test_data_that_is_not_finite(self):
+        (self.folder / "x.npy").write_bytes(npy(struct.pack("<100f", *[1.0] * 99, float("nan")), (100, 1), "<f4"))
+        source = "train: {npy: {images: %s/x.npy, labels: %s/y.npy, labels_as: i32}}" % (self.folder, self.folder)
+        (self.folder / "y.npy").write_bytes(npy(bytes(100), (100,)))
+        self.both_end(self.manifest(edit=lambda t: re.sub(r"train: \{idx:.*", source, re.sub(r" *(test|map): .*\n", "", t))),
+                      "x.npy, component `x`: example 99: expected finite numbers, got: nan")
 
     # --- output and checkpoints
 

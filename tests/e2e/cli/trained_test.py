@@ -16,13 +16,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from metrics_file import validations_of  # noqa: E402
 from process_table import program_below  # noqa: E402
-from cli_case import BIN, TIMEOUT, Case, idx  # noqa: E402: it takes BIN_FOLDER from the arguments
-
-
-def npy(values, dims, descr="|u1"):
-    header = repr({"descr": descr, "fortran_order": False, "shape": tuple(dims)})
-    header += " " * (-(11 + len(header)) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(values)
+from cli_case import BIN, TIMEOUT, Case, idx, npy  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 
 class Trained(Case):

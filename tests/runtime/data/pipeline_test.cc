@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "runtime/data/cursor.h"
 #include "tests/runtime/data/idx_files.h"
 
@@ -290,6 +293,39 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
                     .classes = 7};
   EXPECT_EQ(Pipeline::Create(spec).value()->Next().status(),
             InvalidArgument("part: example 8: label 7, but 7 classes"));
+}
+
+// Asked of the batch that was given last, whoever uses which part of it; nothing is lost by it.
+TEST(PipelineTest, NumbersThatAreNotFiniteAreNamedWhenAsked) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  Tensor x(mesh::TensorType{mesh::DType::kF32, {12, 2}});
+  Tensor y(mesh::TensorType{mesh::DType::kF64, {12}});
+  for (int i = 0; i < 24; ++i) x.mutable_values<float>()[i] = static_cast<float>(i);
+  for (int i = 0; i < 12; ++i) y.mutable_values<double>()[i] = i;
+  x.mutable_values<float>()[2 * 7 + 1] = -kInf;
+  y.mutable_values<double>()[10] = std::nan("");
+  for (const bool ahead : {false, true}) {
+    std::vector<Stage> stages = {BatchStage{4}};
+    if (ahead) stages.emplace_back(PrefetchStage{2});
+    auto pipeline = Make({.from = MemoryArrays{{x, y}, "numbers"}}, stages);
+    EXPECT_EQ(pipeline->CheckFinite(), OkStatus());  // nothing was given
+    pipeline->UseOnly([](int64_t) { return std::pair<int64_t, int64_t>(0, 1); });
+    const Status want[] = {
+        OkStatus(),
+        InvalidArgument("numbers, component `x`: example 7: expected finite numbers, got: -inf"),
+        InvalidArgument("numbers, component `y`: example 10: expected finite numbers, got: nan")};
+    for (int batch = 0; batch < 3; ++batch) {
+      auto next = pipeline->Next();
+      ASSERT_TRUE(next.ok() && next->has_value());
+      EXPECT_EQ((**next).elements, (Ints{4 * batch, 4 * batch + 1, 4 * batch + 2, 4 * batch + 3}));
+      EXPECT_EQ(pipeline->CheckFinite(), want[batch]);
+      if (batch > 0) {
+        EXPECT_EQ(pipeline->CheckFinite().origin(), Origin::kInput);
+      }
+    }
+    auto end = pipeline->Next();
+    EXPECT_TRUE(end.ok() && !end->has_value());
+  }
 }
 
 TEST(PipelineTest, AWaitEndsWhenAsked) {

@@ -221,6 +221,7 @@ TEST(FitTest, ABadStepStopsNamesTheOpAndKeepsTheLastCheckpoint) {
   const auto result = Fit(runner, data, {.epochs = 1}, callbacks, {});
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->end, FitEnd::kNotFinite);
+  EXPECT_EQ(result->whose, Origin::kNumbers);
   EXPECT_EQ(result->message,
             "step 5: output `loss` is not finite; first not finite: log (hidden_1) at model.cc:31; "
             "the last checkpoint is of step 4");
@@ -266,6 +267,38 @@ TEST(FitTest, AMetricThatIsNanStops) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->end, FitEnd::kNotFinite);
   EXPECT_EQ(result->message, "step 5: accuracy is nan; no checkpoint was saved");
+}
+
+// Data that is not finite is told with the step that it spoils, and whose fault it was.
+TEST(FitTest, DataThatIsNotFiniteIsNamedAndAtFault) {
+  for (const bool metric : {false, true}) {
+    FakeRunner runner;
+    if (metric) {
+      runner.nan_at = 3;
+    } else {
+      runner.bad_at = {3};
+    }
+    FakeData data(10);
+    data.finite = InvalidArgument("x.npy: example 37: nan").From(Origin::kInput);
+    std::vector<std::string> told;
+    FunctionCallback note;
+    note.on_bad_step = [&](const BadStepInfo& info) {
+      told.push_back(info.why);
+      return OkStatus();
+    };
+    Callback* callbacks[] = {&note};
+    const auto result = Fit(runner, data, {.epochs = 1}, callbacks, {});
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->end, FitEnd::kNotFinite);
+    EXPECT_EQ(result->whose, Origin::kInput);
+    const std::string why =
+        std::string(metric ? "accuracy is nan"
+                           : "output `loss` is not finite; first not finite: log (hidden_1) at "
+                             "model.cc:31") +
+        "; x.npy: example 37: nan";
+    EXPECT_EQ(result->message, "step 3: " + why + "; no checkpoint was saved");
+    EXPECT_EQ(told, metric ? std::vector<std::string>() : std::vector<std::string>{why});
+  }
 }
 
 TEST(FitTest, AnEmptyPassIsAnError) {

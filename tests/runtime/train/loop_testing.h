@@ -35,8 +35,10 @@ class FakeData final : public BatchSource {
     ++next_;
     return std::optional<Batch>(Batch{.size = next_ == batches_ ? 1 : 2});
   }
+  Status CheckFinite() override { return finite; }
   int64_t steps_per_epoch() const override { return batches_; }
   int passes = 0, begun = 0;
+  Status finite;  // what CheckFinite gives
   Status begins;  // what Begin gives
   std::function<void()> before_next;
 
