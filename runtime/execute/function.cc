@@ -108,9 +108,11 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
     return std::ranges::equal(loaded.types, types) && std::ranges::equal(loaded.layouts, layouts);
   });
   if (found != loaded_.end()) {
-    MT_RETURN_IF_ERROR(session_.Bring(found->step->variables()));
-    if (found->step->Fits()) return found->step.get();
-    loaded_.erase(found);
+    std::rotate(found, found + 1, loaded_.end());
+    LoadedStep* const step = loaded_.back().step.get();
+    MT_RETURN_IF_ERROR(session_.Bring(step->variables()));
+    if (step->Fits()) return step;
+    loaded_.pop_back();
   }
 
   std::vector<program::Variable> variables;
@@ -129,6 +131,8 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
   } else if (!output_layouts_.empty()) {
     mesh = output_layouts_.begin()->second.mesh();
   }
+  // Before the next one takes its memory.
+  if (loaded_.size() >= kMostLoaded) loaded_.erase(loaded_.begin());
   MT_ASSIGN_OR_RETURN(auto step, session_.Load(program, mesh, variables, std::move(given)));
   loaded_.push_back(
       {{types.begin(), types.end()}, {layouts.begin(), layouts.end()}, std::move(step)});

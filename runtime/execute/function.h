@@ -87,6 +87,9 @@ class Results {
 
 class Function {
  public:
+  // Steps that it holds at a time, for as many combinations of types and layouts: the last used.
+  static constexpr size_t kMostLoaded = 16;
+
   // `body` takes one Value per name in `inputs` and returns Outputs. An output stays where its
   // producer leaves it (a pending sum is reduced), but for WithOutputLayout: DTensor::Whole gathers
   // it where somebody asks.
@@ -115,7 +118,8 @@ class Function {
 
   // The step behind a call with these inputs (loaded_step.h), planned but not run: for its report,
   // or to feed it from the host. It lives until a call finds that it no longer fits
-  // (LoadedStep::Fits).
+  // (LoadedStep::Fits), or until kMostLoaded other steps have been called or prepared since it was;
+  // one that comes again is traced and compiled anew.
   Result<LoadedStep*> Prepare(std::span<const TensorType> types, std::span<const Layout> layouts);
   // What is recorded for these input types.
   Result<program::Program> Trace(std::span<const TensorType> types,
@@ -131,7 +135,7 @@ class Function {
   size_t arity_;
   internal::AnyBody body_;
   std::map<std::string, Layout> output_layouts_;
-  // What was compiled for inputs of these types and layouts, meshes included.
+  // What was compiled for inputs of these types and layouts, meshes included; the last used last.
   struct Loaded {
     std::vector<TensorType> types;
     std::vector<Layout> layouts;

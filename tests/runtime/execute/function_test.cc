@@ -119,6 +119,37 @@ TEST_P(FunctionTest, OneTracePerTypesAndLayouts) {
   EXPECT_EQ(traces, 3);
 }
 
+// Whoever calls it with ever new shapes keeps a bounded number of steps: the last used.
+TEST_P(FunctionTest, TheStepsUsedLastAreKept) {
+  constexpr auto kMost = static_cast<int>(Function::kMostLoaded);
+  int traces = 0;
+  Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs {
+    ++traces;
+    return {{"y", x * 2.0}};
+  });
+  const auto call = [&](int size) {
+    const std::vector<float> x(static_cast<size_t>(size), 3);
+    const auto out = twice(OnMesh(x, "{*}"));
+    ASSERT_TRUE(out.ok()) << out.status().message();
+    EXPECT_EQ(Values(Host((*out)[0])), std::vector<float>(x.size(), 6)) << size;
+  };
+  const TensorType one{DType::kF32, {1}};
+  LoadedStep* const first = twice.Prepare(std::vector{one}, std::vector{L("{*}", mesh_)}).value();
+  for (int size = 1; size <= kMost; ++size) call(size);
+  EXPECT_EQ(traces, kMost);
+  call(1);  // the oldest, used again
+  EXPECT_EQ(twice.Prepare(std::vector{one}, std::vector{L("{*}", mesh_)}).value(), first);
+  EXPECT_EQ(first->runs(), 2);
+  call(kMost + 1);  // in the place of size 2
+  EXPECT_EQ(traces, kMost + 1);
+  for (int size = 3; size <= kMost; ++size) call(size);
+  call(1);
+  EXPECT_EQ(traces, kMost + 1);
+  EXPECT_EQ(first->runs(), 3);
+  call(2);
+  EXPECT_EQ(traces, kMost + 2);
+}
+
 // Rows of one mesh have the same axes; so have meshes over other devices, or the same in another
 // order.
 TEST_P(FunctionTest, OneFunctionComputesOnEachOfSeveralMeshesWithTheSameAxes) {
