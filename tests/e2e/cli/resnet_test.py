@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The ResNet of deploy/examples/resnet.yaml: from the reference's weights its twenty losses are those
-of the reference (tests/testdata/resnet), and the first are the same whatever the mesh splits: the batch, the filters or
-the images themselves, in one process or several.   resnet_test.py BIN_FOLDER, by a Python with numpy and safetensors"""
+of the reference (tests/testdata/resnet), whatever the mesh splits: the batch, the filters, the images themselves or the
+weights (ZeRO-3), on devices of their own (`--isolated`), in one process or several.
+   resnet_test.py BIN_FOLDER Always|Long, by a Python with numpy and safetensors"""
 import hashlib
 import json
 import shutil
@@ -26,6 +27,11 @@ GOLDEN = json.loads((ROOT / "tests" / "testdata" / "resnet" / "golden.json").rea
 MESH = "mesh: {batch: 2, h: 2, w: 2}"
 LAYOUT = "layout:\n      inputs: {x: [batch, h, w, unsharded]}"
 FILTERS = "layout: {rules: [{match: 'stage.*kernel', spec: [unsharded, unsharded, unsharded, model]}]}"
+# The kernels by their filters, all else by its only dimension.
+ZERO = ("layout: {rules: [{match: 'logits.kernel', spec: [batch, unsharded]}, "
+        "{match: '.*kernel', spec: [unsharded, unsharded, unsharded, batch]}, {match: '.*', spec: [batch]}]}")
+LAYOUTS = (("batch", "mesh: {batch: 8}", ""), ("filters", "mesh: {batch: 4, model: 2}", FILTERS),
+           ("space", MESH, LAYOUT), ("zero", "mesh: {batch: 8}", ZERO))
 
 
 def initial_weights(dtype):
@@ -48,7 +54,7 @@ def initial_weights(dtype):
     return weights
 
 
-class ResNet(unittest.TestCase):
+class Network(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = Path(tempfile.mkdtemp())
@@ -58,7 +64,7 @@ class ResNet(unittest.TestCase):
         for name, dtype in (("f64", np.float64), ("f32", np.float32)):
             save_file(initial_weights(dtype), cls.folder / f"initial-{name}.safetensors")
 
-    def losses(self, mesh, layout, name, steps, *more, dtype="f64", processes=1):
+    def manifest(self, mesh, layout, name, steps, dtype="f64", processes=1):
         text = EXAMPLE
         for old, new in ((MESH, mesh + f"\n    initial_weights: initial-{dtype}.safetensors"), (LAYOUT, layout),
                          ("train-labels32.idx.gz}", f"train-labels32.idx.gz}}\n        take: {steps * BATCH}"),
@@ -68,6 +74,9 @@ class ResNet(unittest.TestCase):
             self.assertIn(old, text)
             text = text.replace(old, new)
         (self.folder / f"{name}.yaml").write_text(text)
+
+    def losses(self, mesh, layout, name, steps, *more, dtype="f64", processes=1):
+        self.manifest(mesh, layout, name, steps, dtype, processes)
         result = subprocess.run([BIN / "meshtrain", "run", "-f", f"{name}.yaml", "--output", f"runs/{name}", *more],
                                 cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT,
                                 stdin=subprocess.DEVNULL)
@@ -80,6 +89,8 @@ class ResNet(unittest.TestCase):
         for step, (ours, reference) in enumerate(zip(got, GOLDEN["losses_f64"])):
             self.assertLess(abs(ours / reference - 1), within, f"step {step}: {ours} and {reference}")
 
+
+class Always(Network):
     def test_its_losses_are_the_reference_s(self):
         got = self.losses("mesh: {batch: 1}", "", "alone", 20)
         self.assertEqual(len(GOLDEN["losses_f64"]), 20)
@@ -89,17 +100,33 @@ class ResNet(unittest.TestCase):
         self.expect(self.losses("mesh: {batch: 1}", "", "single", 20, dtype="f32"), 1e-4)
 
     def test_the_first_steps_are_the_same_in_every_layout(self):
-        for name, mesh, layout, *more in (("batch", "mesh: {batch: 8}", ""),
-                                          ("filters", "mesh: {batch: 4, model: 2}", FILTERS),
-                                          ("space", MESH, LAYOUT), ("space_isolated", MESH, LAYOUT, "--isolated")):
-            with self.subTest(name):
-                self.expect(self.losses(mesh, layout, name, 2, *more), 1e-9)
+        for name, mesh, layout in LAYOUTS:
+            for more in ([], ["--isolated"]):
+                with self.subTest(name, more=more):
+                    self.expect(self.losses(mesh, layout, f"{name}{''.join(more)}", 2, *more), 1e-9)
         for name, mesh, layout, processes in (("batch_2", "mesh: {batch: 8}", "", 2), ("batch_4", "mesh: {batch: 4}", "", 4),
                                               ("filters_2", "mesh: {batch: 2, model: 2}", FILTERS, 2),
                                               ("space_2", "mesh: {h: 2, w: 2}", "layout: {inputs: {x: [unsharded, h, w, unsharded]}}", 2),
-                                              ("space_4", MESH, LAYOUT, 4)):
+                                              ("space_4", MESH, LAYOUT, 4), ("zero_2", "mesh: {batch: 2}", ZERO, 2)):
             with self.subTest(name):
                 self.expect(self.losses(mesh, layout, name, 2, processes=processes), 1e-9)
+
+
+class Long(Network):
+    def test_all_twenty_in_every_layout(self):
+        for name, mesh, layout in LAYOUTS:
+            with self.subTest(name):
+                self.expect(self.losses(mesh, layout, name, 20, "--isolated"), 1e-9)
+
+    def test_in_single_precision_too(self):
+        for name, mesh, layout in LAYOUTS:
+            with self.subTest(name):
+                self.expect(self.losses(mesh, layout, name + "_f32", 20, "--isolated", dtype="f32"), 1e-4)
+
+    def test_all_twenty_in_several_processes(self):
+        for name, mesh, layout in LAYOUTS:
+            with self.subTest(name):
+                self.expect(self.losses(mesh, layout, name + "_2", 20, processes=2), 1e-9)
 
 
 if __name__ == "__main__":
