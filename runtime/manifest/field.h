@@ -91,6 +91,7 @@ struct Entry {
   std::string_view about;
   std::vector<Field> options = {};
   bool several_inputs = false;  // of a layer
+  bool second_input = false;    // of a layer: in a graph it may have one
   // Of a source: what the components of its examples are called, the labels `y`.
   std::vector<std::string> components = {"x", "y"};
   // Of a layer: the weights that it will make, with their ranks.

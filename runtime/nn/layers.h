@@ -297,6 +297,11 @@ struct AttentionOptions {
 // heads * key_dim], key.kernel and value.kernel [D, key_value_heads * key_dim], output.kernel
 // [heads * key_dim, D], and a bias of each: head h has the columns h * key_dim and those after it.
 //
+// A second input is a mask, bools or numbers [N, T]: a position whose element is false or 0, as one
+// that pads a short text, has no weight for any position; beside it `causal` holds as ever. Of a
+// position for which nothing is left the weights are 0, and the result is output's bias (Keras
+// takes the mean of all values): never NaN, and for a loss to leave out.
+//
 // Layouts decide what is split: the batch, the heads (query, key and value by columns, output by
 // rows; the axes must divide the key/value heads, Parameter::LayoutOn), the sequence (of keys and
 // values each device then takes all).
@@ -310,7 +315,7 @@ class MultiHeadAttention final : public Layer {
 
  protected:
   void Build(std::span<const TensorType> inputs) override;
-  Value Call(const Value& x) override;
+  Value CallMany(std::span<const Value> inputs) override;
 
  private:
   struct Projection {
@@ -320,7 +325,7 @@ class MultiHeadAttention final : public Layer {
                             bool heads_first);
   Value Project(const Value& x, const Projection& projection) const;
   Value Turned(const Value& x) const;
-  Value Weigh(const Value& scores) const;
+  Value Weigh(const Value& scores, const Value* mask) const;
 
   int64_t heads_;
   int64_t groups_ = 0;  // key/value heads

@@ -109,8 +109,8 @@ class LayerList {
     return name;
   }
 
-  // What an entry's `inputs` name, as layers; the one before where it has none.
-  std::vector<std::string> InputsOf(Fields& fields, bool several) {
+  // What an entry's `inputs` name, as layers, `most` of them; the one before where it has none.
+  std::vector<std::string> InputsOf(Fields& fields, size_t most) {
     std::vector<std::string> inputs;
     if (const Node* given = fields.Get("inputs")) {
       inputs = given->IsScalar() ? std::vector<std::string>{given->scalar} : fields.Texts("inputs");
@@ -126,8 +126,10 @@ class LayerList {
       }
       input = Resolved(input);
     }
-    if (inputs.empty() || (!several && inputs.size() > 1)) {
-      fields.Wrong("inputs", several ? "at least one name" : "one name");
+    if (inputs.empty() || inputs.size() > most) {
+      fields.Wrong("inputs", most == 1   ? "one name"
+                             : most == 2 ? "one name or two"
+                                         : "at least one name");
     }
     return inputs;
   }
@@ -148,7 +150,9 @@ class LayerList {
     Fields fields(problems_, named->options, layer.spot.path, "option");
     ReadFields(fields, row->options, &layer.options);
     if (graph_) {
-      layer.inputs = InputsOf(fields, row->several_inputs);
+      layer.inputs = InputsOf(fields, row->several_inputs ? kMostLayers
+                                      : row->second_input ? 2
+                                                          : 1);
     } else if (row->several_inputs) {
       problems_.Add(named->place, layer.spot.path,
                     "takes several inputs: write the model as `layers:` with `inputs:`");
@@ -166,7 +170,7 @@ class LayerList {
     std::vector<std::string> visible = names_;
     std::vector<std::string> inputs;
     if (graph_) {
-      inputs = InputsOf(fields, /*several=*/false);
+      inputs = InputsOf(fields, 1);
       visible.emplace_back(kBlockInput);
     }
     const std::string name = NameOf(fields, kRepeat);

@@ -103,35 +103,59 @@ Value MultiHeadAttention::Turned(const Value& x) const {
 }
 
 // Scores [N, groups, Q * heads of a group, T] as weights: masked, each row's sum 1, dropped out. Of
-// Q = T queries; of one, where a text is written.
-Value MultiHeadAttention::Weigh(const Value& scores) const {
+// Q = T queries; of one, where a text is written. `mask` [N, T]: null without one. A row of which
+// it leaves nothing is 0.
+Value MultiHeadAttention::Weigh(const Value& scores, const Value* mask) const {
   const int64_t share = heads_ / groups_, length = scores.dims().back();
   const double hidden = HiddenOf(scores.dtype());
-  Value y = scores;
+  Value y = scores, seen;
+  const bool looks_back = context().writing == nullptr && options_.causal;
+  if (looks_back) {
+    seen = program::GreaterEqual(program::Iota({length, length}, 0, program::DType::kI32),
+                                 program::Iota({length, length}, 1, program::DType::kI32));
+  }
+  // Where it looks back, queries and the heads of a group are told apart.
+  const bool apart = looks_back && share > 1;
+  const program::Dims of_rows = {length, 1, length};
+  if (mask != nullptr) {
+    const Value keys =
+        mask->dtype() == program::DType::kBool ? *mask : program::NotEqual(*mask, 0.0);
+    program::Dims dims(apart ? 5 : 4, 1);
+    dims.front() = mask->dims()[0];
+    dims.back() = length;
+    const Value all = program::Reshape(keys, dims);
+    if (apart) seen = program::Reshape(seen, of_rows);
+    seen = looks_back ? program::LogicalAnd(seen, all) : all;
+  }
+  const auto hide = [&](const Value& v, double with) {
+    if (!apart) return program::Select(seen, v, with);
+    const program::Dims dims = {v.dims()[0], groups_, length, share, length};
+    const Value rows = program::Reshape(v, dims);
+    const Value where = mask == nullptr ? program::Reshape(seen, of_rows) : seen;
+    return program::Reshape(program::Select(where, rows, with), v.dims());
+  };
   if (context().writing != nullptr) {
     const Value before =
         program::GreaterEqual(context().writing->position, program::Iota({length}, 0));
     y = program::Select(before, y, hidden);
-  } else if (options_.causal) {
-    const Value mask =
-        program::GreaterEqual(program::Iota({length, length}, 0, program::DType::kI32),
-                              program::Iota({length, length}, 1, program::DType::kI32));
-    if (share == 1) {
-      y = program::Select(mask, y, hidden);
-    } else {
-      const program::Dims apart = {y.dims()[0], groups_, length, share, length};
-      y = program::Select(program::Reshape(mask, {length, 1, length}), program::Reshape(y, apart),
-                          hidden);
-      y = program::Reshape(y, scores.dims());
-    }
+  } else if (looks_back || mask != nullptr) {
+    y = hide(y, hidden);
   }
   y = program::Softmax(y);
+  if (mask != nullptr) y = hide(y, 0);
   if (!context().training || options_.dropout == 0) return y;
   return program::Dropout(y, options_.dropout, options_.seed.value_or(context().seed),
                           *context().step);
 }
 
-Value MultiHeadAttention::Call(const Value& x) {
+Value MultiHeadAttention::CallMany(std::span<const Value> inputs) {
+  const Value& x = inputs[0];
+  const Value* const mask = inputs.size() > 1 ? &inputs[1] : nullptr;
+  if (inputs.size() > 2) {
+    Fail(InvalidArgument(
+        "takes a sequence and perhaps a mask, got: " + std::to_string(inputs.size()) + " inputs"));
+    return x;
+  }
   if (context().training && options_.dropout > 0 && !context().step) {
     Fail(InvalidArgument("dropout in training needs a step counter (CallContext::step)"));
     return x;
@@ -142,6 +166,16 @@ Value MultiHeadAttention::Call(const Value& x) {
     return x;
   }
   const int64_t batch = x.dims()[0], length = x.dims()[1];
+  if (mask != nullptr && mask->dims() != program::Dims{batch, length}) {
+    Fail(InvalidArgument("mask: expected [" + std::to_string(batch) + "," + std::to_string(length) +
+                         "], one for each position, got: " + mask->type().ToString()));
+    return x;
+  }
+  if (mask != nullptr && context().writing != nullptr) {
+    Fail(InvalidArgument("mask: expected none where a text is written, got: " +
+                         mask->type().ToString()));
+    return x;
+  }
   const int64_t share = heads_ / groups_;
   // [N, T, heads * K] -> [N, groups, T * share, K]: the heads that a group's keys serve, position
   // by position, are rows of one product. T stands before them, so it may be split.
@@ -163,7 +197,7 @@ Value MultiHeadAttention::Call(const Value& x) {
     value = Keep("kept_values", value);
   }
   const Value scores = program::MatMul(rows(query, share), rows(key, 1), false, true);
-  const Value sums = program::MatMul(Weigh(scores), rows(value, 1));
+  const Value sums = program::MatMul(Weigh(scores, mask), rows(value, 1));
   // ... and back.
   const Value apart =
       share == 1

@@ -257,31 +257,31 @@ def multi_head_attention(draw):
         arguments["dropout"] = 0.25
         training = False  # the draws differ
 
-    def make(dtype):
-        if served is None:
-            layer = keras.layers.MultiHeadAttention(heads, size, dtype=dtype, **arguments)
-        else:
-            layer = keras.layers.GroupQueryAttention(size, heads, served, dtype=dtype, **arguments)
-        widen(layer)
-        return layer
-
     class OfItself(keras.layers.Layer):
         def __init__(self, dtype):
             super().__init__(dtype=dtype)
-            self.inner = make(dtype)
+            self.inner = (keras.layers.MultiHeadAttention(heads, size, dtype=dtype, **arguments) if served is None else
+                          keras.layers.GroupQueryAttention(size, heads, served, dtype=dtype, **arguments))
+            widen(self.inner)
 
         def build(self, shape):
             self.inner.build(shape, shape)
 
         def call(self, x, training=None):
-            return self.inner(x, x, use_causal_mask=bool(causal), training=training)
+            mask = keras.ops.greater(keras.ops.mean(x, axis=-1), 0)[:, None, :] if masked else None
+            return self.inner(x, x, attention_mask=mask, use_causal_mask=bool(causal), training=training)
 
     rules = None
     if (served or heads) % 2 == 0:
         rules = {"query.kernel": 1, "key.kernel": 1, "value.kernel": 1, "output.kernel": 0,
                  "query.bias": 0, "key.bias": 0, "value.bias": 0}
-    return Drawn(OfItself, draw.normal(draw.integer(2, 4), draw.integer(1, 5), features), training=training,
-                 rules=rules, replicated=rules is None)
+    x = draw.normal(draw.integer(2, 4), draw.integer(1, 5), features)
+    masked, model = draw.chance(0.4), None
+    if masked:  # by what follows from x: a position is seen where its mean is above 0, as the first is
+        x[:, 0] = np.abs(x[:, 0])
+        mask = [{"permute": {"dims": [2, 1]}}, "global_average_pooling_1d", {"activation": {"name": "mask", "activation": "relu"}}]
+        model = {"layers": mask + [{"multi_head_attention": {"name": "it", "inputs": ["x", "mask"], **draw.options}}]}
+    return Drawn(OfItself, x, training=training, rules=rules, replicated=rules is None, model=model)
 
 
 def embedding(draw):

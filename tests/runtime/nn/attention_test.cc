@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <random>
 
 #include "runtime/nn/model.h"
@@ -26,6 +27,10 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kBatch = 2, kLength = 4, kFeatures = 6;
 const TensorType kX{DType::kF64, {kBatch, kLength, kFeatures}};
+const TensorType kMask{DType::kBool, {kBatch, kLength}};
+// The first example is padded behind its second position; of the second one, where it looks back
+// alone, the first position sees nothing.
+const std::vector<double> kSeen = {1, 1, 0, 0, 0, 1, 1, 0};
 
 struct Case {
   std::string name;
@@ -33,6 +38,7 @@ struct Case {
   bool causal = false;
   double wavelength = 0;  // 0: not turned
   bool bias = true;
+  bool masked = false;
 
   MultiHeadAttention Make() const {
     AttentionOptions options{.name = "it", .key_value_heads = groups, .key_dim = key_dim};
@@ -48,6 +54,9 @@ const Case kCases[] = {
     {"plain", 2, 2, 3, false, 0, false},
     {"causal", 2, 2, 3, true},
     {"grouped", 4, 2, 2, true, 100},
+    {"masked", 2, 2, 3, false, 0, true, true},
+    {"masked_causal", 2, 2, 3, true, 0, false, true},
+    {"masked_grouped", 4, 2, 2, true, 100, true, true},
 };
 
 using Numbers = std::vector<double>;
@@ -106,9 +115,11 @@ Numbers Loops(const Case& c, const Weights& weights, const Numbers& all) {
     for (int64_t h = 0; h < c.heads; ++h) {
       const int64_t g = h / (c.heads / c.groups);
       for (int64_t t = 0; t < kLength; ++t) {
-        Numbers share(c.causal ? t + 1 : kLength);
+        Numbers share(kLength);
         double total = 0;
         for (size_t s = 0; s < share.size(); ++s) {
+          if (c.causal && static_cast<int64_t>(s) > t) continue;
+          if (c.masked && kSeen[static_cast<size_t>(n * kLength) + s] == 0) continue;
           double score = 0;
           for (int64_t k = 0; k < c.key_dim; ++k) {
             score += query[t * wide + h * c.key_dim + k] *
@@ -117,6 +128,7 @@ Numbers Loops(const Case& c, const Weights& weights, const Numbers& all) {
           share[s] = std::exp(score / std::sqrt(static_cast<double>(c.key_dim)));
           total += share[s];
         }
+        if (total == 0) total = 1;  // nothing is seen: every share is 0
         for (size_t s = 0; s < share.size(); ++s) {
           for (int64_t k = 0; k < c.key_dim; ++k) {
             sums[t * wide + h * c.key_dim + k] +=
@@ -132,11 +144,11 @@ Numbers Loops(const Case& c, const Weights& weights, const Numbers& all) {
 }
 
 // `y`, and the gradients of sum(y * pull) by the name of what they are of.
-Program Trace(Layer& layer) {
+Program Trace(Layer& layer, bool masked = false) {
   Builder b("attention");
   const Builder::Scope scope(b);
   const Value x = b.Input("x", kX);
-  const Value y = layer(x);
+  const Value y = masked ? layer(std::vector<Value>{x, b.Input("mask", kMask)}) : layer(x);
   b.Output("y", y);
   std::vector<Value> wrt = {x};
   std::vector<std::string> names = {"x"};
@@ -162,6 +174,7 @@ testing::StepInput Feed(const Program& program) {
     return a;
   };
   for (const char* name : {"x", "pull"}) feed.inputs[name] = drawn(kX);
+  feed.inputs["mask"] = Array(kMask, kSeen);
   for (const program::State& s : program.states) feed.states[s.name] = drawn(program.type(s.entry));
   return feed;
 }
@@ -175,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(Attention, AttentionTest, ::testing::ValuesIn(kCases),
 TEST_P(AttentionTest, GivesTheNumbersAndGradientsOfItsFormula) {
   const Case& c = GetParam();
   MultiHeadAttention layer = c.Make();
-  const Program program = Trace(layer);
+  const Program program = Trace(layer, c.masked);
   EXPECT_EQ(layer.parameters().size(), c.bias ? 8u : 4u);
   const testing::StepInput feed = Feed(program);
   const auto got = testing::Interpret(program, feed);
@@ -222,7 +235,7 @@ struct Placing {
 TEST_P(AttentionTest, LayoutsDoNotChangeItsNumbers) {
   const Case& c = GetParam();
   MultiHeadAttention layer = c.Make();
-  const Program program = Trace(layer);
+  const Program program = Trace(layer, c.masked);
   const testing::StepInput feed = Feed(program);
   const auto want = testing::Interpret(program, feed);
   ASSERT_TRUE(want.ok()) << want.status().ToString();
@@ -239,6 +252,10 @@ TEST_P(AttentionTest, LayoutsDoNotChangeItsNumbers) {
     sharding::Given given{.outputs_stay = true};
     for (const char* name : {"x", "pull"}) {
       given.inputs.insert_or_assign(name, *Layout::Parse(placing.x, mesh));
+    }
+    if (c.masked) {
+      const std::string of_positions = placing.x.substr(0, placing.x.rfind(',')) + "}";
+      given.inputs.insert_or_assign("mask", *Layout::Parse(of_positions, mesh));
     }
     for (const Parameter& p : layer.parameters()) {
       if (!placing.by_heads) continue;
@@ -315,6 +332,36 @@ TEST(AttentionMaskTest, DroppedWeightsAreDrawnAnewInEachStepOfTraining) {
   EXPECT_EQ(draws(false), 0);
 }
 
+// A mask may be numbers; where nothing of it is false it hides nothing.
+TEST(AttentionMaskTest, AMaskOfAnyTypeHidesWhereItIsZero) {
+  const Case c{"numbers", 2, 2, 3, true};
+  const auto result = [&](std::optional<DType> dtype, double seen) {
+    MultiHeadAttention layer = c.Make();
+    Builder b("attention");
+    const Builder::Scope scope(b);
+    const Value x = b.Input("x", kX);
+    b.Output("y", dtype ? layer(std::vector<Value>{x, b.Input("mask", {*dtype, kMask.dims})})
+                        : layer(x));
+    const auto program = b.Build();
+    EXPECT_TRUE(program.ok()) << program.status().ToString();
+    testing::StepInput feed = Feed(*program);
+    if (dtype) {
+      Array mask({*dtype, kMask.dims}, kSeen);
+      for (testing::Number& v : mask.at) v = v == 0 ? 1 - seen : 1;
+      feed.inputs["mask"] = mask;
+    }
+    const auto got = testing::Interpret(*program, feed);
+    EXPECT_TRUE(got.ok()) << got.status().ToString();
+    return Plain(got->outputs.at("y"));
+  };
+  const Numbers hidden = result(DType::kBool, 1), all = result(std::nullopt, 0);
+  EXPECT_NE(hidden, all);
+  for (const DType dtype : {DType::kBool, DType::kU8, DType::kI32, DType::kI64, DType::kF32}) {
+    EXPECT_EQ(result(dtype, 1), hidden) << mesh::DTypeName(dtype);
+    EXPECT_EQ(result(dtype, 0), all) << mesh::DTypeName(dtype);
+  }
+}
+
 // The heads that an axis cannot share out are told where a layout is made of the specs.
 TEST(AttentionLayoutTest, HeadsThatAnAxisDoesNotDivideAreRefused) {
   MultiHeadAttention layer(4, {.name = "it", .key_value_heads = 2, .key_dim = 4});
@@ -355,6 +402,26 @@ TEST(AttentionErrorsTest, SaysWhatItTakes) {
   EXPECT_THAT(error(2, {.dropout = 1}), HasSubstr("dropout must be in [0, 1)"));
   EXPECT_THAT(error(2, {}, {DType::kI32, {2, 3, 4}}),
               HasSubstr("takes floats [N, T, D], got: i32[2,3,4]"));
+}
+
+TEST(AttentionErrorsTest, AMaskHasAnElementForEachPosition) {
+  const auto error = [](const std::vector<TensorType>& more) {
+    MultiHeadAttention layer(2, {.name = "it"});
+    Builder b("model");
+    const Builder::Scope scope(b);
+    std::vector<Value> inputs = {b.Input("x", kX)};
+    for (const TensorType& type : more) {
+      inputs.push_back(b.Input("mask" + std::to_string(inputs.size()), type));
+    }
+    layer(inputs);
+    return std::string(b.Build().status().message());
+  };
+  EXPECT_EQ(error({kMask}), "");
+  EXPECT_THAT(error({{DType::kF32, {2, 5}}}),
+              HasSubstr("it: mask: expected [2,4], one for each position, got: f32[2,5]"));
+  EXPECT_THAT(error({kX}), HasSubstr("got: f64[2,4,6]"));
+  EXPECT_THAT(error({kMask, kMask}),
+              HasSubstr("takes a sequence and perhaps a mask, got: 3 inputs"));
 }
 
 TEST(PositionEmbeddingTest, AddsARowForEachPosition) {

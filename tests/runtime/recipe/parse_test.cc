@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/base/file.h"
@@ -11,6 +12,7 @@ using manifest::LayoutSpecs;
 using manifest::Model;
 using manifest::ParseDocuments;
 using manifest::Program;
+using ::testing::HasSubstr;
 
 // Line 1 is `program:`; each test replaces one line.
 const char* const kGood[] = {
@@ -320,6 +322,30 @@ TEST(ParseTest, AFunctionalModelNamesItsInputs) {
   wrong.replace(wrong.find("[hidden_1, b]"), 13, "[hidden_1, hidden_1]");
   EXPECT_EQ(ParseManifest(wrong, "f").status().message(),
             "f:11:7: program.model.layers[2].dense: layer `b` does not reach the output `add`");
+}
+
+// Attention may have a mask beside its sequence; what takes one input is given one.
+TEST(ParseTest, AttentionMayHaveAMaskForASecondInput) {
+  const auto read = [](const std::string& layer) {
+    std::string text;
+    for (const char* line : kGood) {
+      if (std::string_view(line).starts_with("    - ")) continue;
+      text += std::string(line) + "\n";
+      if (std::string_view(line) != "  model:") continue;
+      text += "    layers:\n    - flatten: {name: seen, inputs: x}\n    - " + layer + "\n";
+    }
+    return ParseManifest(text, "f");
+  };
+  const auto masked =
+      read("multi_head_attention: {name: hidden_1, num_heads: 2, inputs: [x, seen]}");
+  ASSERT_TRUE(masked.ok()) << masked.status().message();
+  EXPECT_EQ(masked->program.model.layers.at(1).inputs, (std::vector<std::string>{"x", "seen"}));
+  EXPECT_THAT(read("multi_head_attention: {name: hidden_1, num_heads: 2, inputs: [x, seen, seen]}")
+                  .status()
+                  .message(),
+              HasSubstr("multi_head_attention.inputs: expected one name or two, got: "));
+  EXPECT_THAT(read("dense: {name: hidden_1, units: 2, inputs: [x, seen]}").status().message(),
+              HasSubstr("dense.inputs: expected one name, got: "));
 }
 
 TEST(ParseTest, AJobIsFoundAmongOtherDocuments) {

@@ -9,7 +9,9 @@ Entry MultiHeadAttention() {
       .name = "multi_head_attention",
       .about =
           "Self-attention over a sequence [N, T, D]: for each position a weighted sum of values of "
-          "all positions, in several heads. Its weights are query, key, value and output.",
+          "all positions, in several heads. Its weights are query, key, value and output. In a "
+          "graph a second of its `inputs` may be a mask [N, T]: positions where it is 0 or false "
+          "have no weight.",
       .options =
           {field::Required(option::Int("num_heads", {.least = 1},
                                        {.about = "The number of heads.", .sample = "4"})),
@@ -53,6 +55,7 @@ Entry MultiHeadAttention() {
                {.about = "The biases' first values.", .fallback = "zeros", .sample = "ones"}),
            RegularizerOption("kernel_regularizer", "Added to the loss for each kernel."),
            RegularizerOption("bias_regularizer", "Added to the loss for each bias.")},
+      .second_input = true,
       .weights = [](const Options& options) {
         std::vector<std::pair<std::string, int>> weights;
         for (const char* projection : {"query", "key", "value", "output"}) {
