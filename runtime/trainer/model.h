@@ -147,6 +147,11 @@ class Model {
   int64_t steps() const { return step_; }  // trained so far, in callbacks too
   // Of the training step for full batches; null before Fit or Evaluate, and with parameter servers.
   const plan::Plan* plan() const;
+  // For people: each layer that computes something with what it gives for a full batch and its
+  // number of parameters; each weight with its type, its layout and its bytes on a device; the sum,
+  // and what a training step holds on a device. Errors: kFailedPrecondition where there is no
+  // plan().
+  Result<std::string> Summary() const;
   // Saves weights and slots as of the step at hand (in the chief). In a callback: at a step's end,
   // with parameter servers at an epoch's (others are under way else).
   Result<std::string> Save(const std::string& folder);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/base/text.h"
 #include "runtime/mesh/layout.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
@@ -98,6 +99,30 @@ TEST(MeshStrategyTest, WeightsAndTheirSlotsLieAsTheRulesSay) {
   EXPECT_EQ(layouts["narrow.kernel"], "{model, *}");
   EXPECT_EQ(layouts["narrow.bias"], "{*}");
   EXPECT_THAT(model->plan()->Report(), HasSubstr("optimizer.m.wide.kernel"));
+}
+
+TEST(MeshStrategyTest, ASummarySaysLayersWeightsAndWhereTheyLie) {
+  const auto strategy = OnMesh("batch=2,model=2");
+  const auto model = TwoLayers(*strategy);
+  EXPECT_EQ(model->Summary().status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(model->Fit(Data()).ok());
+  const auto summary = model->Summary();
+  ASSERT_TRUE(summary.ok()) << summary.status().ToString();
+  const plan::Plan& plan = *model->plan();
+  EXPECT_EQ(*summary,
+            "layer   output     parameters\n"
+            "wide    f32[8,16]  64\n"
+            "narrow  f32[8,1]   17\n"
+            "weight         type       layout      a device\n"
+            "wide.kernel    f32[3,16]  {*, model}  96 B\n"
+            "wide.bias      f32[16]    {model}     32 B\n"
+            "narrow.kernel  f32[16,1]  {model, *}  32 B\n"
+            "narrow.bias    f32[1]     {*}         4 B\n"
+            "81 parameters, of which 81 are trained\n"
+            "mesh batch=2,model=2: a training step holds at most " +
+                HumanBytes(plan.peak_bytes) + " a device: states " + HumanBytes(plan.state_bytes) +
+                ", inputs " + HumanBytes(plan.input_bytes) + ", outputs " +
+                HumanBytes(plan.output_bytes) + ", arena " + HumanBytes(plan.arena_bytes) + "\n");
 }
 
 TEST(MeshStrategyTest, SavedOnOneMeshItGoesOnOnAnother) {
