@@ -13,6 +13,7 @@
 #include "runtime/program/builder.h"
 #include "runtime/sharding/sharding.h"
 #include "tests/support/interpreter/interpreter.h"
+#include "tests/support/op_cases/cases.h"
 
 namespace meshtrain::device {
 
@@ -25,12 +26,19 @@ struct SmallProgram {
 };
 std::vector<SmallProgram> SmallPrograms();
 
+// The rows of the table of ops that a whole program may hold, those with floating-point numbers in
+// each of their types; of every other type that an op takes, a row; and casts between all of them.
+std::vector<program::OpCase> CasesOfBackends();
+
+// A tensor as it is and summed: outputs `y` and, of numbers, `sum`.
+program::Program Moved(const mesh::TensorType& type);
+
 // Numbers that make every op sensible: floats from 0.1 to 2 with both signs, labels and counts
 // small.
 testing::StepInput InputFor(const program::Program& program, uint64_t seed);
 
 // Each element of `want` is in `got` and no further from it than `tolerance` x the larger of 1 and
-// its size.
+// its size; integers are equal.
 void ExpectNear(const testing::StepResult& got, const testing::StepResult& want, double tolerance);
 
 // A program that cannot be sharded or planned so fails the test.

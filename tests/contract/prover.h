@@ -13,6 +13,7 @@
 // seed. Three axes: some of both, drawn by seed.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ using Case = program::OpCase;
 // operands.
 std::vector<Case> AllCases();
 
+// Of them a twin for each other element type that its op takes: the rules are those of every type.
+std::vector<Case> TypeCases();
+
 struct Tally {
   int runs = 0;
   std::vector<std::string> failures;  // the first few, with everything needed to look into them
@@ -39,8 +43,13 @@ struct Tally {
 using Executor = std::function<Result<testing::StepResult>(
     const sharding::Partitioned& partitioned, const testing::StepInput& input, uint64_t seed)>;
 
-// Tries everything on one case. `seed` decides numbers and drawn layouts. One run of `one_in` goes
-// to `also` too, when there is one: a real backend must give what the interpreter gives.
-Tally Prove(const Case& c, uint64_t seed, const Executor& also = nullptr, int one_in = 1);
+// kFew: one axis of size 2 and 3, and some forced splits of two axes.
+enum class Extent : uint8_t { kAll, kFew };
+
+// Tries everything on one case, or a few things. `seed` decides numbers and drawn layouts. One run
+// of `one_in` goes to `also` too, when there is one: a real backend must give what the interpreter
+// gives.
+Tally Prove(const Case& c, uint64_t seed, const Executor& also = nullptr, int one_in = 1,
+            Extent extent = Extent::kAll);
 
 }  // namespace meshtrain::prover

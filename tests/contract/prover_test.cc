@@ -37,29 +37,39 @@ Result<testing::StepResult> RunOnCpu(const sharding::Partitioned& partitioned,
                                      const testing::StepInput& input, uint64_t seed) {
   static const std::unique_ptr<device::Backend> cpu =
       device::MakeCpuBackend({.threads = 1, .fenced = true});
-  MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(partitioned));
+  MT_ASSIGN_OR_RETURN(const plan::Plan plan, cpu->Lower(partitioned, {}));
   return device::RunPlan(*cpu, plan, input, {.seed = seed});
 }
 
-class RuleTest : public ::testing::TestWithParam<Case> {};
-
-TEST_P(RuleTest, SplitEqualsWhole) {
-  const Tally tally = Prove(GetParam(), Seed(), RunOnCpu, 7);
+void ExpectSplitEqualsWhole(const Case& c, Extent extent) {
+  const Tally tally = Prove(c, Seed(), RunOnCpu, 7, extent);
   for (const std::string& failure : tally.failures) {
     ADD_FAILURE() << "seed " << Seed() << ", " << failure;
   }
   EXPECT_GT(tally.runs, 20);
 }
 
+class RuleTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RuleTest, SplitEqualsWhole) { ExpectSplitEqualsWhole(GetParam(), Extent::kAll); }
+
+class RuleOfTypeTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RuleOfTypeTest, SplitEqualsWhole) { ExpectSplitEqualsWhole(GetParam(), Extent::kFew); }
+
 std::string TestName(const ::testing::TestParamInfo<Case>& info) {
   std::string name;
   for (const char c : info.param.name()) {
     name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   }
+  for (const program::TensorType& type : info.param.types()) {
+    name += "_" + std::string(mesh::DTypeName(type.dtype));
+  }
   return name + "_" + std::to_string(info.index);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, RuleTest, ::testing::ValuesIn(AllCases()), TestName);
+INSTANTIATE_TEST_SUITE_P(Ops, RuleOfTypeTest, ::testing::ValuesIn(TypeCases()), TestName);
 
 }  // namespace
 }  // namespace meshtrain::prover

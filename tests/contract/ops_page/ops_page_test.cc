@@ -24,29 +24,18 @@ using program::OpCase;
 using program::OpDef;
 using sharding::Given;
 
-// The rows of the table, those with floating-point numbers in both types: as backend_ops.cc runs.
-std::vector<OpCase> Cases() {
-  std::vector<OpCase> cases;
-  for (const OpCase& row : program::OpCases()) {
-    const OpDef& def = *program::Registry::Standard().Find(row.kind);
-    cases.push_back(row);
-    OpCase twin = row;
-    for (std::string& operand : twin.operands) {
-      if (operand.starts_with("f32") || operand.starts_with("f64")) {
-        operand.replace(0, 3, operand.starts_with("f32") ? "f64" : "f32");
-      }
-    }
-    if (twin.operands != row.operands && def.infer({twin.types(), twin.attrs}).ok()) {
-      cases.push_back(std::move(twin));
-    }
-  }
-  return cases;
-}
-
 std::string Joined(const std::set<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text.empty() ? "-" : text;
+}
+
+std::string Joined(const std::set<mesh::DType>& types) {
+  std::string text;
+  for (const mesh::DType type : types) {
+    text += (text.empty() ? "" : ", ") + std::string(mesh::DTypeName(type));
+  }
+  return text;
 }
 
 const char* FactorName(program::FactorKind kind) {
@@ -66,7 +55,10 @@ const char* FactorName(program::FactorKind kind) {
 }
 
 struct Known {
-  std::set<std::string> types, factors;
+  std::set<std::string> factors;
+  // Of each operand, and of the results.
+  std::vector<std::set<mesh::DType>> operands;
+  std::set<mesh::DType> results;
   std::map<std::string, bool> runs;  // by backend
 };
 
@@ -79,24 +71,18 @@ class Notes {
     }
   }
 
+  // Types are those of the program; a backend compiles what it makes of it (of 16 bits, casts and
+  // f32).
   void Add(const program::Program& program, const std::string& mesh, const Given& given) {
-    Add(PlanOf(program, mesh, given, {.fuse = false}));
+    const plan::Plan plan = PlanOf(program, mesh, given, {.fuse = false});
+    NoteTypes(plan);
+    for (const auto& [kind, backend] : backends_) {
+      NoteRuns(plan, kind, Compiles(*backend, LoweredBy(*backend, program, mesh, given)));
+    }
   }
   void Add(const plan::Plan& plan) {
-    std::vector<int64_t> ranks;
-    for (int64_t r = 0; r < plan.partitioned.mesh.size(); ++r) ranks.push_back(r);
-    for (const auto& [kind, backend] : backends_) {
-      const bool ok = backend->Compile(plan, ranks, nullptr).ok();
-      for (const program::Op& op : plan.local().ops) {
-        const auto [it, first] = known_[op.kind].runs.try_emplace(kind, ok);
-        if (!first) it->second = it->second && ok;
-      }
-    }
-    for (const program::Op& op : plan.local().ops) {
-      for (const program::ValueId v : op.results) {
-        known_[op.kind].types.insert(std::string(mesh::DTypeName(plan.local().type(v).dtype)));
-      }
-    }
+    NoteTypes(plan);
+    for (const auto& [kind, backend] : backends_) NoteRuns(plan, kind, Compiles(*backend, plan));
   }
 
   std::map<std::string, Known>& known() { return known_; }
@@ -107,6 +93,29 @@ class Notes {
   }
 
  private:
+  static bool Compiles(Backend& backend, const plan::Plan& plan) {
+    std::vector<int64_t> ranks;
+    for (int64_t r = 0; r < plan.partitioned.mesh.size(); ++r) ranks.push_back(r);
+    return backend.Compile(plan, ranks, nullptr).ok();
+  }
+  void NoteRuns(const plan::Plan& plan, const std::string& kind, bool ok) {
+    for (const program::Op& op : plan.local().ops) {
+      const auto [it, first] = known_[op.kind].runs.try_emplace(kind, ok);
+      if (!first) it->second = it->second && ok;
+    }
+  }
+  void NoteTypes(const plan::Plan& plan) {
+    for (const program::Op& op : plan.local().ops) {
+      const auto type = [&](program::ValueId v) { return plan.local().type(v).dtype; };
+      Known& known = known_[op.kind];
+      known.operands.resize(std::max(known.operands.size(), op.operands.size()));
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        known.operands[i].insert(type(op.operands[i]));
+      }
+      for (const program::ValueId v : op.results) known.results.insert(type(v));
+    }
+  }
+
   std::map<std::string, std::unique_ptr<Backend>> backends_;
   std::map<std::string, Known> known_;
 };
@@ -115,20 +124,34 @@ class Notes {
 // images split in space.
 void AddMoves(Notes& notes) {
   const mesh::Mesh mesh = *mesh::Mesh::Parse("a=2,b=2");
-  for (const char* from : {"{a, *}", "{*, b}", "{*, *}", "{*, *} sum(a)"}) {
-    for (const char* to : {"{*, a}", "{b, *}", "{*, *}", "{a, *}"}) {
-      program::Builder b("move");
-      const program::Value x = b.Input("x", {mesh::DType::kF32, {5, 6}});
-      b.Output("y", x + 1.0);
-      b.Output("sum", program::ReduceSum(x, {0}));
-      Given given;
-      given.inputs.insert_or_assign("x", *mesh::Layout::Parse(from, mesh));
-      given.outputs.insert_or_assign("y", *mesh::Layout::Parse(to, mesh));
-      notes.Add(*b.Build(), "a=2,b=2", given);
+  for (const mesh::DType dtype : mesh::kAllDTypes) {
+    for (const char* from : {"{a, *}", "{*, b}", "{*, *}", "{*, *} sum(a)"}) {
+      const mesh::Layout layout = *mesh::Layout::Parse(from, mesh);
+      if (layout.IsPartial() && dtype == mesh::DType::kBool) continue;
+      for (const char* to : {"{*, a}", "{b, *}", "{*, *}", "{a, *}"}) {
+        Given given;
+        given.inputs.insert_or_assign("x", layout);
+        given.outputs.insert_or_assign("y", *mesh::Layout::Parse(to, mesh));
+        notes.Add(Moved({dtype, {5, 6}}), "a=2,b=2", given);
+      }
     }
   }
   const program::Program windows = WindowsInSpace();
   for (const char* axes : kSpaceMeshes) notes.Add(PlanInSpace(windows, axes, {.fuse = false}));
+}
+
+// "f32, f64; i32, i64 -> f32": of the operands, those alike said once, and of the results where
+// they are not an operand's.
+std::string TypesOf(const Known& known) {
+  if (known.results.empty()) return "-";
+  std::string text;
+  for (size_t i = 0; i < known.operands.size(); ++i) {
+    if (i > 0 && known.operands[i] == known.operands[i - 1]) continue;
+    text += (i > 0 ? "; " : "") + Joined(known.operands[i]);
+  }
+  const auto& operands = known.operands;
+  if (std::find(operands.begin(), operands.end(), known.results) != operands.end()) return text;
+  return text + (text.empty() ? "-> " : " -> ") + Joined(known.results);
 }
 
 // The formulas, and the types of operands that rows take.
@@ -172,16 +195,17 @@ constexpr const char* kMadeOfThem =
     "| `SegmentSum` `ScatterAdd` `AddAlong` | `scatter_add`, `add_along` |\n"
     "| `TopK` | `argsort`; `take_along`, or for integers `sort` |\n";
 
-std::string Page() {
+Notes AllNotes() {
   Notes notes;
-  for (const OpCase& c : Cases()) {
+  for (const OpCase& c : program::OpCases()) {
     const OpDef& def = *program::Registry::Standard().Find(c.kind);
     const auto results = def.infer({c.types(), c.attrs});
     EXPECT_TRUE(results.ok()) << c.kind;
     for (const program::Factor& f : def.factors({c.types(), c.attrs}, *results).factors) {
       notes.known()[c.kind].factors.insert(FactorName(f.kind));
     }
-    if (!testing::IsOfWholePrograms(def)) continue;
+  }
+  for (const OpCase& c : CasesOfBackends()) {
     program::Builder b("case");
     std::vector<program::Value> inputs;
     b.Output("y", program::RecordCase(c, b, &inputs));
@@ -195,7 +219,11 @@ std::string Page() {
   for (const std::string& backend : notes.backends()) {
     notes.known()["relayout"].runs.emplace(backend, true);
   }
+  return notes;
+}
 
+std::string Page() {
+  Notes notes = AllNotes();
   std::string page =
       "<!-- Made of the registry, the table of op cases and the backends by\n"
       "tests/contract/ops_page/ops_page_test.cc: change those, not this. -->\n"
@@ -208,8 +236,10 @@ std::string Page() {
       "| a backend | whether it compiles what the contract suite runs of the operation |\n"
       "| pjrt | whether it has a row of StableHLO; that plugins compute the same, the label `pjrt` "
       "shows ([testing](testing.md)) |\n"
-      "| proved in | element types of the results that the contract suite compares with a "
-      "reference, on every mesh |\n\n"
+      "| proved in | element types that the contract suite compares with a reference, on every "
+      "mesh of `cpu` and `discrete`: of the operands, `;` between operands that differ; then of "
+      "the result, where no "
+      "operand has the same |\n\n"
       "`between devices`: only partitioned programs, and programs of a replica, hold it.\n\n"
       "| operation | operands | factors | gradient | ";
   for (const std::string& backend : notes.backends()) page += backend + " | ";
@@ -231,8 +261,7 @@ std::string Page() {
       const auto runs = known.runs.find(backend);
       page += std::string(yes(runs != known.runs.end() && runs->second)) + " | ";
     }
-    page += std::string(yes(pjrt::AllRows().contains(def->kind))) + " | " + Joined(known.types) +
-            " |\n";
+    page += std::string(yes(pjrt::AllRows().contains(def->kind))) + " | " + TypesOf(known) + " |\n";
   }
   return page + ElementwiseTable() + kMadeOfThem;
 }
@@ -269,6 +298,25 @@ TEST(OpsPageTest, NoOperationIsWithoutABackendOrAProof) {
     }
     at = page.find("\n| `", at);
     if (at != std::string::npos) ++at;
+  }
+}
+
+// In each type that its row takes, of each operand and of the result.
+TEST(OpsPageTest, NoOperationIsUnprovedInATypeThatItTakes) {
+  Notes notes = AllNotes();
+  for (const OpCase& row : program::OpCases()) {
+    if (row.kind == "relayout") continue;
+    Known& known = notes.known()[row.kind];
+    for (const OpCase& twin : program::InEveryType(row)) {
+      const auto types = twin.types();
+      for (size_t i = 0; i < types.size(); ++i) {
+        const size_t at = std::min(i, known.operands.size() - 1);
+        EXPECT_TRUE(known.operands[at].contains(types[i].dtype))
+            << row.kind << ": operand " << i << " in " << mesh::DTypeName(types[i].dtype);
+      }
+      const auto result = *mesh::TensorType::Parse(twin.result);
+      EXPECT_TRUE(known.results.contains(result.dtype)) << row.kind << ": " << twin.result;
+    }
   }
 }
 

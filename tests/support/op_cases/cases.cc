@@ -1,5 +1,7 @@
 #include "tests/support/op_cases/cases.h"
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "runtime/base/check.h"
@@ -394,18 +396,34 @@ std::vector<OpCase> OpCases() {
 
 std::vector<testing::Array> DrawOperands(const OpCase& c, uint64_t seed, bool on_grid) {
   std::mt19937_64 random(seed);
-  const double low = c.draw == Draw::kPositive ? 0.3 : c.draw == Draw::kNegative ? -1.7 : -1;
-  std::uniform_real_distribution<double> uniform(low, low + (c.draw == Draw::kAny ? 2 : 1.4));
+  const double low = c.draw == Draw::kPositive   ? 0.3
+                     : c.draw == Draw::kNegative ? -1.7
+                     : c.draw == Draw::kWide     ? -400
+                                                 : -1;
+  std::uniform_real_distribution<double> uniform(
+      low, c.draw == Draw::kPositive || c.draw == Draw::kNegative ? low + 1.4 : -low);
   const auto number = [&]() -> double {
     if (!on_grid) return uniform(random);
     const auto drawn = static_cast<double>(random() % 128 + 1) / 64;  // (0, 2]
     return c.draw == Draw::kPositive ? drawn : c.draw == Draw::kNegative ? -drawn : 2 * drawn - 2;
   };
+  // Off the grid half of them lie at the ends of the type, where sums and products wrap.
+  const auto whole = [&](DType dtype) -> testing::Number {
+    const auto small = static_cast<testing::Number>(random() % 4);
+    const testing::Number signed_small = dtype == DType::kU8 || random() % 2 == 0 ? small : -small;
+    if (on_grid || random() % 2 == 0) return signed_small;
+    const int bits = dtype == DType::kU8 ? 8 : dtype == DType::kI32 ? 31 : 63;
+    return testing::RoundTo(dtype, std::ldexp(testing::Number{1}, bits) + signed_small);
+  };
   std::vector<testing::Array> arrays;
   for (const TensorType& type : c.types()) {
     testing::Array a(type);
+    const auto at = static_cast<int>(arrays.size());
+    const bool data = std::find(c.whole.begin(), c.whole.end(), at) != c.whole.end() &&
+                      type.dtype != DType::kBool;
     for (testing::Number& v : a.at) {
-      v = mesh::IsFloat(type.dtype)    ? number()
+      v = data                         ? whole(type.dtype)
+          : mesh::IsFloat(type.dtype)  ? number()
           : type.dtype == DType::kBool ? static_cast<double>(random() % 2)
                                        : static_cast<double>(random() % 3);
     }
