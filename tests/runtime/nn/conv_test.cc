@@ -1,15 +1,19 @@
 // A small convolutional network against Keras' numbers (tests/testdata/conv): loss, logits and the
 // gradient of every weight, on one device and split by examples, features and space. The network:
-// relu(conv 3x3 same), max-pool 2, relu(conv 3x3 of stride 2), flatten, dense.
+// relu(conv 3x3 same), max-pool 2, relu(conv 3x3 of stride 2), flatten, dense. Each run is one of
+// the interpreter and one of the CPU backend.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
+#include "runtime/device/backend.h"
 #include "runtime/nn/model.h"
+#include "runtime/plan/plan.h"
 #include "runtime/program/ops.h"
 #include "runtime/sharding/sharding.h"
+#include "tests/contract/run_plan.h"
 #include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::nn {
@@ -86,15 +90,26 @@ testing::StepInput Feed(const Program& program) {
   return feed;
 }
 
+Result<testing::StepResult> RunOnCpu(const sharding::Partitioned& partitioned,
+                                     const testing::StepInput& feed) {
+  const auto cpu = device::MakeCpuBackend({.threads = 2, .isolated = true, .fenced = true});
+  MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(partitioned));
+  return device::RunPlan(*cpu, plan, feed);
+}
+
 TEST(ConvTest, GivesTheNumbersOfKeras) {
   const Program program = Network();
-  const auto got = testing::Interpret(program, Feed(program));
-  ASSERT_TRUE(got.ok()) << got.status().ToString();
-  EXPECT_NEAR(static_cast<double>(got->outputs.at("loss").at[0]), 2.854063034057617, 1e-6);
-  for (const program::Port& port : program.outputs) {
-    if (port.name == "loss") continue;
-    const Array want = ReadNpy(port.name, DType::kF64, program.type(port.value).dims);
-    EXPECT_LT(Difference(got->outputs.at(port.name), want), 2e-6) << port.name;
+  const testing::StepInput feed = Feed(program);
+  const auto alone = sharding::Shard(program, Mesh(), {});
+  ASSERT_TRUE(alone.ok()) << alone.status().ToString();
+  for (const auto& got : {testing::Interpret(program, feed), RunOnCpu(*alone, feed)}) {
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    EXPECT_NEAR(static_cast<double>(got->outputs.at("loss").at[0]), 2.854063034057617, 1e-6);
+    for (const program::Port& port : program.outputs) {
+      if (port.name == "loss") continue;
+      const Array want = ReadNpy(port.name, DType::kF64, program.type(port.value).dims);
+      EXPECT_LT(Difference(got->outputs.at(port.name), want), 2e-6) << port.name;
+    }
   }
 }
 
@@ -132,10 +147,12 @@ TEST(ConvTest, LayoutsDoNotChangeItsNumbers) {
       const auto partitioned =
           sharding::Shard(program, mesh, given, {.cost = {.link_bytes_per_second = link}});
       ASSERT_TRUE(partitioned.ok()) << partitioned.status().ToString();
-      const auto got = testing::Interpret(*partitioned, feed);
-      ASSERT_TRUE(got.ok()) << got.status().ToString();
-      for (const auto& [name, array] : want->outputs) {
-        EXPECT_LT(Difference(got->outputs.at(name), array), 1e-9) << name;
+      for (const auto& got :
+           {testing::Interpret(*partitioned, feed), RunOnCpu(*partitioned, feed)}) {
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        for (const auto& [name, array] : want->outputs) {
+          EXPECT_LT(Difference(got->outputs.at(name), array), 1e-9) << name;
+        }
       }
     }
   }
