@@ -19,6 +19,7 @@ BIN = Path(sys.argv.pop(1)).resolve()
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "support"))
 from metrics_file import steps_of  # noqa: E402
+from plan_text import gathers_of  # noqa: E402
 
 TIMEOUT = 1500  # of one run, also of a sanitized program
 EXAMPLE = (ROOT / "deploy" / "examples" / "charlm.yaml").read_text()
@@ -103,6 +104,18 @@ class Always(CharacterModel):
                                               ("four_shared", "mesh: {batch: 4}", SHARED, 4)):
             with self.subTest(name):
                 self.expect(self.losses(mesh, layout, name, 2, processes=processes), 1e-9)
+
+    def test_nothing_is_gathered_but_what_the_layout_splits_and_the_cost_says(self):
+        for name, mesh, layout, want in (("batch", "mesh: {batch: 8}", "", []),
+                                         # 49 kB; else the sums of half a megabyte of embeddings.
+                                         ("example", MESH, RULES, ["token_embedding.embeddings"]),
+                                         ("zero", "mesh: {batch: 8}", ZERO, sorted(initial_weights(np.float32)))):
+            with self.subTest(name):
+                (self.folder / "plan.yaml").write_text(EXAMPLE.replace(MESH, mesh).replace(RULES, layout))
+                plan = subprocess.run([BIN / "meshtrain", "plan", "-f", "plan.yaml"], cwd=self.folder,
+                                      capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+                self.assertEqual(plan.returncode, 0, plan.stderr)
+                self.assertEqual(sorted(gathers_of(plan.stdout)), want)
 
     def test_a_run_writes_text_and_what_it_left_writes_the_same_on_any_mesh(self):
         ask = '    generate: {prompt: "One ", length: 30, temperature: 0.8, seed: 2}\n'

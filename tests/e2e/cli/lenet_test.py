@@ -13,6 +13,7 @@ BIN = Path(sys.argv.pop(1)).resolve()
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "support"))
 from metrics_file import steps_of  # noqa: E402
+from plan_text import gathers_of  # noqa: E402
 
 TIMEOUT = 1500  # of one run, also of a sanitized program
 EXAMPLE = (ROOT / "deploy" / "examples" / "lenet.yaml").read_text()
@@ -84,12 +85,20 @@ class LeNet(unittest.TestCase):
         self.assertEqual(len(last), 1, result.stdout)
         self.assertGreater(float(last[0].split()[4]), 0.9, result.stdout)
 
-    def test_the_plan_lists_exchanges(self):
-        (self.folder / "plan.yaml").write_text(EXAMPLE)
+    def plan(self, text):
+        (self.folder / "plan.yaml").write_text(text)
         plan = subprocess.run([BIN / "meshtrain", "plan", "-f", "plan.yaml"], cwd=self.folder, capture_output=True,
                               text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
         self.assertEqual(plan.returncode, 0, plan.stderr)
-        self.assertIn("halo", plan.stdout)
+        return plan.stdout
+
+    def test_the_plan_lists_exchanges(self):
+        self.assertIn("halo", self.plan(EXAMPLE))
+
+    def test_what_is_gathered_is_little_and_listed(self):
+        # Five by five pixels, of which the dense layers take all (docs/examples.md).
+        self.assertEqual(gathers_of(self.plan(EXAMPLE)), ["window_max (max_pooling_2d_1)"])
+        self.assertEqual(gathers_of(self.plan(EXAMPLE.replace(MESH, "mesh: {batch: 4}").replace(LAYOUT, ""))), [])
 
 
 if __name__ == "__main__":

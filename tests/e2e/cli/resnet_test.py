@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The ResNet of deploy/examples/resnet.yaml: from the reference's weights its twenty losses are those
 of the reference (tests/testdata/resnet), whatever the mesh splits: the batch, the filters, the images themselves or the
-weights (ZeRO-3), on devices of their own (`--isolated`), in one process or several.
-   resnet_test.py BIN_FOLDER Always|Long, by a Python with numpy and safetensors"""
+weights (ZeRO-3), on devices of their own (`--isolated`), in one process or several. And what a plan gathers is what the
+layout asks for.   resnet_test.py BIN_FOLDER Always|Long, by a Python with numpy and safetensors"""
 import hashlib
 import json
 import shutil
@@ -19,6 +19,7 @@ BIN = Path(sys.argv.pop(1)).resolve()
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "support"))
 from metrics_file import steps_of  # noqa: E402
+from plan_text import gathers_of  # noqa: E402
 
 TIMEOUT = 1500  # of one run, also of a sanitized program
 BATCH = 64
@@ -110,6 +111,21 @@ class Always(Network):
                                               ("space_4", MESH, LAYOUT, 4), ("zero_2", "mesh: {batch: 2}", ZERO, 2)):
             with self.subTest(name):
                 self.expect(self.losses(mesh, layout, name, 2, processes=processes), 1e-9)
+
+
+    def test_no_value_is_gathered_but_the_weights_that_a_layout_splits(self):
+        gathered = {}
+        for name, mesh, layout in LAYOUTS:
+            self.manifest(mesh, layout, name + "_plan", 20, dtype="f32")
+            plan = subprocess.run([BIN / "meshtrain", "plan", "-f", f"{name}_plan.yaml"], cwd=self.folder,
+                                  capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+            self.assertEqual(plan.returncode, 0, plan.stderr)
+            gathered[name] = gathers_of(plan.stdout)
+        self.assertEqual((gathered["batch"], gathered["space"]), ([], []))
+        kernels = [name for name in initial_weights(np.float32) if name.endswith("kernel")]
+        self.assertEqual(sorted(name for name in gathered["zero"] if name.endswith("kernel")), sorted(kernels))
+        # Scales and shifts of a few bytes beside them; nothing of the size of activations.
+        self.assertEqual([name for name in gathered["zero"] if "relu" in name or "conv (" in name], [])
 
 
 class Long(Network):

@@ -18,8 +18,10 @@ std::vector<Field> WithTable(std::vector<Field> own, std::string_view initialize
            option::Texts("embeddings_layout",
                          {.about = "The table's layout: an axis of the mesh, or unsharded, "
                                    "for each of its two dimensions. It goes before "
-                                   "`layout.rules`. A table that is split by rows stays "
-                                   "where it is.",
+                                   "`layout.rules`. Of a table that is split by rows, a step "
+                                   "gathers the rows or sums the embeddings over the devices, "
+                                   "whichever takes less time by the cost model; "
+                                   "`meshtrain plan` lists what is gathered.",
                          .fallback = "the rules'",
                          .sample = "[batch, unsharded]"})}) {
     own.push_back(std::move(field));
