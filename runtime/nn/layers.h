@@ -223,7 +223,8 @@ struct EmbeddingOptions {
 };
 
 // The rows of `embeddings` [input_dim, output_dim] that ids (i32, i64 or u8) name: [...] ->
-// [..., output_dim]. An id outside gives NaN. Split over its rows, the table is not gathered.
+// [..., output_dim]. An id outside gives NaN. Split over its rows, the table stays where it is
+// unless a step is faster with all of it (`meshtrain plan` lists what is gathered).
 class Embedding final : public Layer {
  public:
   Embedding(int64_t input_dim, int64_t output_dim, EmbeddingOptions options = {})

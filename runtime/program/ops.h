@@ -148,7 +148,7 @@ Value CumSum(const Operand& a, int64_t axis, bool exclusive = false, bool revers
 // --- by numbers (ops/gather.cc): ids i32 or i64, counted from 0; a number outside gives NaN, of
 // scatters everywhere
 // table [P..., V, S...] and ids [N...] -> [P..., N..., S...]: the table's elements ids along
-// `axis`. A table that is split along `axis` stays where it is.
+// `axis`. A table that is split along `axis` may stay where it is.
 Value Gather(const Operand& table, const Operand& ids, int64_t axis = 0);
 // a with updates[P..., N..., S...] added where ids [N...] say along `axis`; equal ids add up.
 Value ScatterAdd(const Operand& a, const Operand& ids, const Operand& updates, int64_t axis = 0);
