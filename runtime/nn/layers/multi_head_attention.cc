@@ -116,7 +116,7 @@ Value MultiHeadAttention::Weigh(const Value& scores, const Value* mask) const {
   }
   // Where it looks back, queries and the heads of a group are told apart.
   const bool apart = looks_back && share > 1;
-  const program::Dims of_rows = {length, 1, length};
+  if (apart) seen = program::Reshape(seen, {length, 1, length});
   if (mask != nullptr) {
     const Value keys =
         mask->dtype() == program::DType::kBool ? *mask : program::NotEqual(*mask, 0.0);
@@ -124,15 +124,12 @@ Value MultiHeadAttention::Weigh(const Value& scores, const Value* mask) const {
     dims.front() = mask->dims()[0];
     dims.back() = length;
     const Value all = program::Reshape(keys, dims);
-    if (apart) seen = program::Reshape(seen, of_rows);
     seen = looks_back ? program::LogicalAnd(seen, all) : all;
   }
   const auto hide = [&](const Value& v, double with) {
     if (!apart) return program::Select(seen, v, with);
     const program::Dims dims = {v.dims()[0], groups_, length, share, length};
-    const Value rows = program::Reshape(v, dims);
-    const Value where = mask == nullptr ? program::Reshape(seen, of_rows) : seen;
-    return program::Reshape(program::Select(where, rows, with), v.dims());
+    return program::Reshape(program::Select(seen, program::Reshape(v, dims), with), v.dims());
   };
   if (context().writing != nullptr) {
     const Value before =
