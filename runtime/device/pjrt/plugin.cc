@@ -108,8 +108,9 @@ Status Plugin::ToStatus(PJRT_Error* error, std::string_view what) const {
   MT_PJRT_ARGS(PJRT_Error_Destroy_Args, destroy);
   destroy.error = error;
   api_->PJRT_Error_Destroy(&destroy);
-  if (IsLoss(known, status.message()))
+  if (IsLoss(known, status.message())) {
     return status.WithCode(StatusCode::kUnavailable).From(Origin::kDevice);
+  }
   return status;
 }
 

@@ -85,6 +85,19 @@ Result<std::unique_ptr<MeshStrategy>> MakeNamed(const JobConfig& config,
                          .common = common});
 }
 
+// Where a manifest says no count there is one, whatever a plugin has: plans do not ask for devices.
+Status TellOfIdleDevices(const manifest::Program& program, MeshStrategy& strategy) {
+  if (program.devices.count || !program.devices.kind_given) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const execute::Session* session, strategy.session());
+  const auto used =
+      static_cast<int64_t>(strategy.mesh().LocalRanks(session->options().process).size());
+  if (session->devices_there() <= used) return OkStatus();
+  LogWarning(
+      "there are devices that this job does not use; devices.count, or a mesh, says how many",
+      {{"used", std::to_string(used)}, {"there", std::to_string(session->devices_there())}});
+  return OkStatus();
+}
+
 }  // namespace
 
 strategy::MirroredOptions MirroredOptionsOf(const JobConfig& config,
@@ -118,23 +131,6 @@ strategy::ParameterServerOptions ServerOptionsOf(const manifest::Manifest& manif
   o.keep = static_cast<int>(manifest.checkpoint.keep);
   return options;
 }
-
-namespace {
-
-// Where a manifest says no count there is one, whatever a plugin has: plans do not ask for devices.
-Status TellOfIdleDevices(const manifest::Program& program, MeshStrategy& strategy) {
-  if (program.devices.count || !program.devices.kind_given) return OkStatus();
-  MT_ASSIGN_OR_RETURN(const execute::Session* session, strategy.session());
-  const auto used =
-      static_cast<int64_t>(strategy.mesh().LocalRanks(session->options().process).size());
-  if (session->devices_there() <= used) return OkStatus();
-  LogWarning(
-      "there are devices that this job does not use; devices.count, or a mesh, says how many",
-      {{"used", std::to_string(used)}, {"there", std::to_string(session->devices_there())}});
-  return OkStatus();
-}
-
-}  // namespace
 
 bool IsIsolated(const JobConfig& config, const manifest::Manifest& manifest) {
   return config.isolated || recipe::IsIsolated(manifest.program);
