@@ -109,11 +109,22 @@ class Job:
         except (OSError, IndexError, json.JSONDecodeError):
             return 0
 
-    def wait_for_step(self, step):
-        end = time.monotonic() + DEADLINE
-        while self.step() < step:
+    def while_it_works(self, what, timeout=DEADLINE):
+        """Yields again and again, and fails after `timeout` seconds in which no process has said and no step has ended anything:
+        a job that is slow, as under a sanitizer beside other tests, does not hang."""
+        seen, end = None, 0
+        while True:
+            said = self.step(), *((self.folder / f"log-{i}").stat().st_size for i in self.processes)
+            if said != seen:
+                seen, end = said, time.monotonic() + timeout
             if time.monotonic() > end:
-                raise AssertionError(f"step {step} was not reached; {self.logs()}")
+                raise AssertionError(f"{what}; {self.logs()}")
+            yield
+
+    def wait_for_step(self, step):
+        for _ in self.while_it_works(f"step {step} was not reached"):
+            if self.step() >= step:
+                return
             for index, process in self.processes.items():
                 if process.poll() not in (None, 0):
                     raise AssertionError(f"worker-{index} left with {process.returncode}; {self.logs()}")
@@ -145,10 +156,9 @@ class Job:
             time.sleep(0.005)
 
     def wait(self, index, timeout=DEADLINE):
-        try:
-            return self.processes[index].wait(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"worker-{index} hangs; {self.logs()}") from None
+        for _ in self.while_it_works(f"worker-{index} hangs", timeout):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.processes[index].wait(timeout=0.2)
 
     def listening_ports(self, index):
         return process_table.listening_ports(self.processes[index].pid)
