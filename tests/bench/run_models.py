@@ -8,7 +8,7 @@ What the models are is said in peers/bench_models.py; what our benchmark prints,
 file. Runs are repeated and medians taken as in run_peers.py.
 
 Exit status: 0; 1 when our own benchmark or job failed; with --check also 1 when a ratio that could be measured misses its
-target.
+target, or a peer whose Python was given did not run.
 """
 import argparse
 import array
@@ -161,7 +161,7 @@ def main():
     parser.add_argument("--retries", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=400)
     parser.add_argument("--out", help="all rows and ratios as JSON")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a measured ratio misses its target")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a measured ratio misses its target, or a peer was named that could not be measured")
     args = parser.parse_args()
     for name in args.models:
         if name not in STEPS:

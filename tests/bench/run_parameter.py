@@ -8,7 +8,8 @@ is all overhead, and `mlp`, which is mostly matrix products. Medians of the repe
 without a log, as TensorFlow; with the log that makes a push outlive its server; and with the log and two steps in flight on
 each worker.
 
-Exit status: 0; 1 when ours failed; with --check also 1 when `guide` is less than 5 times as fast as TensorFlow's."""
+Exit status: 0; 1 when ours failed; with --check also 1 when `guide` is less than 5 times as fast as TensorFlow's, or TensorFlow
+was given and did not run."""
 import argparse
 import json
 import re
@@ -68,6 +69,7 @@ def main():
                     runs["tensorflow"].append(figures)
                 else:
                     print(f"{job:<6} tensorflow failed: {error}", file=sys.stderr)
+                    status = 1 if args.check else status
             for name, log, window in OURS:
                 with tempfile.TemporaryDirectory() as folder:
                     runs[name].append(ours(args.ours, job, servers, folder if log == "log" else log, window, args.seconds))

@@ -97,6 +97,14 @@ class Ratios(unittest.TestCase):
         self.assertIn("waived (signal 6)", text.getvalue())
         self.assertIn("| planning, ms |  | at most 20 | not measured |", text.getvalue())
 
+    def test_a_peer_that_was_asked_for_and_did_not_run_is_missed(self):
+        asked = argparse.Namespace(tf="/bin/false", torch=None, jax=None, threads=1, reps=1, **vars(ARGS))
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            peers = run_peers.over_rounds([run_peers.measure_peers(asked, run_peers.PEERS, [])])
+            missed = run_peers.print_tables("the step", rows(one_device=2.0), peers, [])
+        self.assertEqual(peers["jax jit"]["error"], run_peers.NOT_ASKED_FOR)
+        self.assertEqual(missed, ["tf plain was not measured", "tf xla was not measured"])
+
 
 class Rounds(unittest.TestCase):
     def test_medians_of_the_rounds_that_ran(self):
