@@ -148,18 +148,25 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
     for (const Buffers& b : states) devices[d].states.push_back(b[d].get());
     for (const Buffers& b : outputs) devices[d].outputs.push_back(b[d].get());
   }
-  for (int step = 0; step < options.steps; ++step) MT_RETURN_IF_ERROR(executable->Run(devices));
+  Status ran;
+  for (int step = 0; step < options.steps && ran.ok(); ++step) ran = executable->Run(devices);
+  const bool was_bad = ran.code() == StatusCode::kAborted && options.left_states != nullptr;
+  if (!ran.ok() && !was_bad) return ran;
   if (options.bytes_sent != nullptr) {
     *options.bytes_sent = executable->BytesSent(0) / options.steps;
   }
   meshtrain::testing::StepResult result;
-  for (size_t i = 0; i < p.local.outputs.size(); ++i) {
-    MT_ASSIGN_OR_RETURN(result.outputs[p.local.outputs[i].name],
-                        Fetch(backend, outputs[i], p.output_types[i], p.output_layouts[i]));
-  }
   for (size_t i = 0; i < p.local.states.size(); ++i) {
     MT_ASSIGN_OR_RETURN(result.states[p.local.states[i].name],
                         Fetch(backend, states[i], p.state_types[i], p.state_layouts[i]));
+  }
+  if (was_bad) {
+    *options.left_states = std::move(result.states);
+    return ran;
+  }
+  for (size_t i = 0; i < p.local.outputs.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(result.outputs[p.local.outputs[i].name],
+                        Fetch(backend, outputs[i], p.output_types[i], p.output_layouts[i]));
   }
   return result;
 }

@@ -21,6 +21,8 @@ struct RunOptions {
   // The communicator acts as one between hosts does: calls take their time and may run beside the
   // step. Counts those that did.
   int64_t* calls_overlapped = nullptr;
+  // Of a step that was bad (kAborted): the states that it left.
+  testing::Arrays* left_states = nullptr;
 };
 Result<testing::StepResult> RunPlan(Backend& backend, const plan::Plan& plan,
                                     const testing::StepInput& input,
