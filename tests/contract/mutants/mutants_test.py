@@ -111,6 +111,8 @@ def run_programs(build_folder, **limits):
                               stderr=subprocess.STDOUT, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return False, "did not end"
+    if done.returncode != 0 and "MT_TEST_SEED=" not in done.stdout and done.returncode > 0:
+        sys.exit(f"mutants: the random programs left with {done.returncode} and named none of them\n{done.stdout[-4000:]}")
     return done.returncode != 0, done.stdout
 
 
@@ -121,6 +123,9 @@ def described(text):
 
 def run(root, work, arguments):
     failed = check(root)
+    only = os.environ.get("MT_MUTANT")
+    if only and only not in map(name_of, patches(root)):
+        sys.exit(f"mutants: MT_MUTANT: expected one of {', '.join(map(name_of, patches(root)))}, got: {only}")
     tree = copy_tree(root, work)
     folder = os.path.join(tree, "build", "dev")  # where a checkout has it: compiler caches know the paths
     done = subprocess.run(["cmake", "-S", tree, "-B", folder, "-G", "Ninja", *arguments], text=True,
@@ -133,7 +138,7 @@ def run(root, work, arguments):
         sys.exit(f"mutants: the tree fails as it is: {described(text)}")
     for path in patches(root):
         name = name_of(path)
-        if os.environ.get("MT_MUTANT", name) != name:
+        if only and name != only:
             continue
         error = applies(tree, path, "--forward")
         if error:

@@ -221,7 +221,7 @@ class Damage(Case):
         folder = self.folder / "saved"
         given = lambda t: t.replace("checkpoint: {everySteps", f"checkpoint: {{path: {folder}, everySteps")
         self.assertEqual(self.run_job(self.manifest(epochs=1, every=2, edit=given)).returncode, 0)
-        newest = sorted(folder.glob("ckpt-*"))[-1]
+        before, newest = sorted(folder.glob("ckpt-*"))[-2:]
         shard = next(newest.glob("*.safetensors"))
         data = bytearray(shard.read_bytes())
         data[-100] ^= 1
@@ -229,7 +229,7 @@ class Damage(Case):
         again = self.run_job(self.manifest(epochs=2, every=2, edit=given))
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn("damaged", again.stderr)
-        self.assertIn("resuming from", again.stdout)
+        self.assertIn(f"resuming from {before} at step", again.stdout)
         # When none is whole there is nothing to go on from, and nothing is trained over it.
         for shard in folder.glob("ckpt-*/*.safetensors"):
             data = bytearray(shard.read_bytes())

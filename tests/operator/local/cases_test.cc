@@ -133,13 +133,16 @@ TEST_P(LocalCasesTest, ComesToItsEnd) {
   EXPECT_TRUE(director.all_told());
   const api::JobStatus& status = director.last_job.status;
   EXPECT_EQ(status.phase, c.phase) << played.err;
+  int of_phase = 0;
   for (const auto& [type, condition] : status.conditions) {
     if (!condition.status || api::ConditionName(type) != c.phase) continue;
+    ++of_phase;
     if (!c.reason.empty()) {
       EXPECT_EQ(condition.reason, c.reason);
     }
     EXPECT_THAT(condition.message, ::testing::StartsWith(c.message));
   }
+  EXPECT_EQ(of_phase, 1) << c.phase;
   EXPECT_EQ(status.restarts, c.restarts);
   std::set<TaskId> kept;
   for (const PodSeen& pod : director.last_seen.pods) {

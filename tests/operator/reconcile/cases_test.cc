@@ -68,13 +68,16 @@ TEST_P(CasesTest, ComesToItsEnd) {
     EXPECT_TRUE(scene.seen.pods.empty());
   }
   EXPECT_EQ(scene.status().phase, c.phase);
+  int of_phase = 0;
   for (const auto& [type, condition] : scene.status().conditions) {
     if (!condition.status || api::ConditionName(type) != c.phase) continue;
+    ++of_phase;
     if (!c.reason.empty()) {
       EXPECT_EQ(condition.reason, c.reason);
     }
     EXPECT_THAT(condition.message, ::testing::StartsWith(c.message));
   }
+  EXPECT_EQ(of_phase, 1) << c.phase;
   EXPECT_EQ(scene.status().restarts, c.restarts);
   std::set<cluster::TaskId> kept;
   for (const PodSeen& pod : scene.seen.pods) {
