@@ -26,6 +26,11 @@ TEST(CoreMlpTest, OneDeviceGivesTheReferenceLosses) {
               kGoldenSteps, 1e-4);
 }
 
+TEST(CoreMlpTest, InDoublePrecisionOneDeviceGivesTheReferenceLosses) {
+  ExpectClose(TrainCoreMlp("batch=1", false, kGoldenSteps, DType::kF64).losses,
+              Golden("text_adam_t_counts_f64"), kGoldenSteps, 1e-9);
+}
+
 class MeshTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MeshTest, IsolatedDevicesGiveTheReferenceLossesAndSendThePlannedBytes) {
@@ -207,6 +212,8 @@ TEST(DeclaredMlpTest, AdamGivesKerasLosses) {
 TEST(DeclaredMlpTest, SgdGivesTheReferenceLosses) {
   ExpectClose(TrainDeclared("{sgd: {learning_rate: 0.1}}", true), Golden("sgd_0.1_f32"),
               kGoldenSteps, 1e-4);
+  ExpectClose(TrainDeclared("{sgd: {learning_rate: 0.1}}", true, DType::kF64),
+              Golden("sgd_0.1_f64"), kGoldenSteps, 1e-9);
 }
 
 TEST(DeclaredMlpTest, TheManifestAndTheCppExampleAreOneProgram) {

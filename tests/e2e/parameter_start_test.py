@@ -112,7 +112,7 @@ class Start(Case):
             for task in (CHIEF, TRAINER, FIRST):  # a chief listens here alone
                 self.fill(job, stack, job.addresses[task])
                 for path in ("healthz", "metrics"):  # which answer all the same, on a busy machine as well
-                    with urllib.request.urlopen(f"http://{job.addresses[task]}/{path}", timeout=5) as answer:
+                    with urllib.request.urlopen(f"http://{job.addresses[task]}/{path}", timeout=DEADLINE) as answer:
                         self.assertEqual(answer.status, 200)
             first = job.step()
             job.wait_for_step(first + 100)
