@@ -116,7 +116,7 @@ void AddConvert(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand(
       "convert",
       "Print a Kubeflow TFJob as a TrainingJob; what is not simply the same is told on stderr");
-  verb->add_option("-f,--file", flags->file, "The TFJob, YAML or JSON; -: standard input")
+  verb->add_option("-f,--file,manifest", flags->file, "The TFJob, YAML or JSON; -: standard input")
       ->required();
   verb->add_flag("--keep-host-names", flags->options.keep_host_names,
                  "Host names as TFJob gave them, with a Service per replica");

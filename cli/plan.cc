@@ -65,7 +65,7 @@ void AddPlan(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand("plan",
                                       "Print what a training step will do: layouts, collectives "
                                       "with bytes, peak memory per device");
-  verb->add_option("-f,--file", own->file, "The manifest, YAML or JSON")->required();
+  verb->add_option("-f,--file,manifest", own->file, "The manifest, YAML or JSON")->required();
   verb->add_option("--target", own->target,
                    "Also compile the job's programs for these devices, which need not be there, "
                    "and print what they take: tpu:v5e-8 (by MESHTRAIN_LIBTPU)");

@@ -130,7 +130,7 @@ void AddRun(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* verb = app.add_subcommand(
       "run", "Run the job on this machine, as a cluster would: processes for pods");
-  verb->add_option("-f,--file", flags->file, "The manifest, YAML or JSON")->required();
+  verb->add_option("-f,--file,manifest", flags->file, "The manifest, YAML or JSON")->required();
   verb->add_option(
       "-o,--output", flags->output,
       "Folder for metrics, curves, the model and logs (default: runs/NAME where an "

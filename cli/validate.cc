@@ -30,7 +30,7 @@ void AddValidate(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand("validate",
                                       "Check a manifest as the operator and the worker would: "
                                       "every mistake with its line and column");
-  verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
+  verb->add_option("-f,--file,manifest", *file, "The manifest, YAML or JSON")->required();
   verb->callback([file, chosen] {
     *chosen = [file](const Console& console) {
       return End("validate", Validate(*file, console.out), console.err);

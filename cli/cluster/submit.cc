@@ -136,7 +136,8 @@ void AddSubmit(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<SubmitFlags>();
   CLI::App* verb = app.add_subcommand(
       "submit", "Create a job in a cluster; mistakes are told before, with line and column");
-  verb->add_option("-f,--file", flags->file, "The manifest, YAML or JSON; -: standard input")
+  verb->add_option("-f,--file,manifest", flags->file,
+                   "The manifest, YAML or JSON; -: standard input")
       ->required();
   verb->add_flag("-w,--wait", flags->wait, "Wait for the job's end, and end as it did");
   verb->add_flag("--follow", flags->follow, "Print the leading process's log meanwhile");

@@ -64,6 +64,13 @@ TEST_F(CommandTest, WhatIsNotPrintedIsAnError) {
   }
 }
 
+TEST_F(CommandTest, AManifestNeedsNoFlag) {
+  for (const char* verb : {"run", "plan", "validate", "convert", "submit"}) {
+    EXPECT_EQ(Command({verb, "nowhere.yaml"}), cluster::kExitNoInput) << verb;
+    EXPECT_THAT(err_, HasSubstr("nowhere.yaml: cannot open")) << verb;
+  }
+}
+
 TEST_F(CommandTest, GenerateTakesWhatAManifestTakes) {
   EXPECT_EQ(Command({"generate", "x.yaml", "--from", "x", "--prompt", ""}), cluster::kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--prompt: expected at least one character, got: none"));
