@@ -58,6 +58,8 @@ using mesh::Mesh;
 using mesh::Tensor;
 using mesh::TensorType;
 using mesh::UNSHARDED;
+using nn::RandomSeed;
+using nn::SetRandomSeed;
 using program::Value;
 using program::Variable;
 using saving::SessionCheckpoints;

@@ -1,6 +1,7 @@
 #include "runtime/nn/initializer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 namespace meshtrain::nn {
@@ -14,7 +15,15 @@ double Limit(float numerator, int64_t fans) {
 
 double TruncatedDeviation(double variance) { return std::sqrt(variance) / 0.87962566103423978; }
 
+std::atomic<int64_t>& SeedOfProcess() {
+  static std::atomic<int64_t> seed = 0;
+  return seed;
+}
+
 }  // namespace
+
+void SetRandomSeed(int64_t seed) { SeedOfProcess().store(seed); }
+int64_t RandomSeed() { return SeedOfProcess().load(); }
 
 Seed SeedFor(int64_t program_seed, std::string_view path) {
   uint64_t hash = 0xcbf29ce484222325u;

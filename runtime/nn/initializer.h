@@ -71,6 +71,13 @@ struct Initializer {
   friend bool operator==(const Initializer&, const Initializer&) = default;
 };
 
+// The seed of this process: of initial values and dropout wherever no options and no manifest name
+// one (docs/decisions/0021-a-seed-of-the-process.md). 0 until it is set. From any thread; a thread
+// that makes options or first values meanwhile takes the old seed or the new one, so set it before
+// others begin, and to the same number in every process of a mesh.
+void SetRandomSeed(int64_t seed);
+int64_t RandomSeed();
+
 // The seed of a parameter that has none: the program's, and a hash (FNV-1a, 64 bits) of its path.
 Seed SeedFor(int64_t program_seed, std::string_view path);
 

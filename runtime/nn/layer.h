@@ -40,7 +40,7 @@ struct Writing {
 // How layers behave in the trace at hand.
 struct CallContext {
   bool training = false;
-  int64_t seed = 0;  // of the program; keys dropout
+  int64_t seed = RandomSeed();  // of the program; keys dropout
   // An i64 scalar that counts training steps; dropout draws anew for each.
   std::optional<program::Variable> step;
   // bf16 or f16: layers compute in it. Their weights stay f32 and are cast where they are used, and

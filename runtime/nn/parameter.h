@@ -96,7 +96,7 @@ class Parameter : public program::Variable {
   }
 
   // Records its initial value in the current builder.
-  Value RecordInitial(int64_t program_seed) const {
+  Value RecordInitial(int64_t program_seed = RandomSeed()) const {
     return initializer_.Record(type(), SeedFor(program_seed, name()));
   }
 

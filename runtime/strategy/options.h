@@ -34,7 +34,8 @@ enum class CrossDeviceOps : uint8_t {
 using Packing = train::Packing;
 
 struct StrategyOptions {
-  int64_t seed = 0;                              // of initial values
+  // Of initial values; none: nn::RandomSeed() when a variable gets its first one.
+  std::optional<int64_t> seed;
   int threads = 0;                               // of this process; 0: one per core
   Duration deadline = std::chrono::seconds(60);  // how long a replica waits for another one
   // As execute::SessionOptions, of steps over the mesh. The kind is of replicas too; where devices

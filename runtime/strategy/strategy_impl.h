@@ -30,7 +30,7 @@ struct MeshStrategy::Impl {
     Packing packing;
     std::shared_ptr<membership::Team> team;
     execute::SessionOptions session;  // but for `plan`
-    int64_t seed = 0;
+    std::optional<int64_t> seed;
     // As Variables' own: of replicas, and of weights on the mesh.
     std::function<Result<Replicas*>()> replicas;
     std::function<Result<mesh::Layout>(const nn::Parameter&)> layout;

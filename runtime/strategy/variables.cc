@@ -87,7 +87,8 @@ Status Variables::Begin(std::span<Held* const> held, Home home, const Layouts& l
     h->home = home;
   }
   if (unset.empty()) return OkStatus();
-  MT_ASSIGN_OR_RETURN(const program::Program init, train::BuildInit(unset, o_.seed));
+  MT_ASSIGN_OR_RETURN(const program::Program init,
+                      train::BuildInit(unset, o_.seed.value_or(nn::RandomSeed())));
   const std::vector<Variable> variables(unset.begin(), unset.end());
   if (home == Home::kMesh) {
     MT_ASSIGN_OR_RETURN(execute::Session * session, o_.session());

@@ -35,7 +35,7 @@ class Variables {
     std::function<Result<Replicas*>()> replicas;
     // That a variable takes on the mesh where nobody says it; null: a copy on every device.
     std::function<Result<mesh::Layout>(const nn::Parameter&)> layout;
-    int64_t seed = 0;
+    std::optional<int64_t> seed;  // of first values; none: nn::RandomSeed() then
   };
   explicit Variables(Options options) : o_(std::move(options)) {}
 

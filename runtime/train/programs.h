@@ -44,8 +44,8 @@ struct Recipe {
   Loss loss;
   std::shared_ptr<Optimizer> optimizer;
   std::vector<Metric> metrics;
-  nn::LayoutMap layouts;  // rules for the weights that have no layout of their own
-  int64_t seed = 0;       // of initial values and dropout
+  nn::LayoutMap layouts;            // rules for the weights that have no layout of their own
+  int64_t seed = nn::RandomSeed();  // of initial values and dropout
   // Each batch is computed in so many parts, one after the other, and the weights change once, by
   // the gradient of the whole batch: part i of n has the examples i, i + n, i + 2n, ... Less memory
   // is used at once, and all that a step gives and changes is as without, but for rounding and what

@@ -50,7 +50,7 @@ struct CompileOptions {
   train::Loss loss;
   std::shared_ptr<train::Optimizer> optimizer;
   std::vector<train::Metric> metrics = {};  // train::metrics::Accuracy()
-  int64_t seed = 0;                         // of dropout; initial values follow the strategy's
+  int64_t seed = nn::RandomSeed();          // of dropout; initial values follow the strategy's
   std::string labels = "y";                 // the data's component that the loss compares with
   // The components that the model takes, in this order; none: all but the labels.
   std::vector<std::string> inputs = {};

@@ -58,7 +58,7 @@ struct CoordinatorOptions {
   cluster::ClusterSpec cluster;  // its ps and workers, dense
   Identity identity;
   Partitioner partitioner = Whole{};
-  int64_t seed = 0;  // of initial values
+  int64_t seed = nn::RandomSeed();  // of initial values
 
   // The term's number: a term is the time of one coordinator with its servers, and what a server
   // keeps is of one. Higher than any before; 0: from the clock, and in any case above those that

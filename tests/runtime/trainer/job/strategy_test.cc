@@ -124,6 +124,29 @@ TEST(JobStrategyOnceTest, TheCommandLineMayKeepDevicesApart) {
   EXPECT_TRUE(made->session().value()->options().isolated);
 }
 
+// A manifest always has a seed, 0 without a word.
+TEST(JobStrategyOnceTest, TheManifestsSeedIsItsOwn) {
+  const auto kernel = [](int64_t seed_of_process, int64_t seed) {
+    nn::SetRandomSeed(seed_of_process);
+    manifest::Manifest manifest = Job("Mirrored", "    devices: {count: 2}\n");
+    manifest.program.seed = seed;
+    const recipe::Declared declared = recipe::Declared::Create(manifest.program).value();
+    const auto strategy = MakeMeshStrategy({.threads = 1}, manifest, declared, nullptr).value();
+    const auto engine = MakeMeshEngine(*strategy, {.declare_only = true});
+    engine->Compile(declared.recipe(), TraceOf(declared));
+    const std::vector<mesh::TensorType> types = {{mesh::DType::kF32, {12, 4, 4}},
+                                                 {mesh::DType::kF32, {12, 1}}};
+    EXPECT_TRUE(engine->Prepare(types).ok());
+    EXPECT_TRUE(engine->BeginAnew({}).ok());
+    nn::SetRandomSeed(0);
+    const mesh::Tensor value = strategy->Read(engine->programs()->parameters[0]).value();
+    return std::vector<float>(value.values<float>().begin(), value.values<float>().end());
+  };
+  EXPECT_EQ(kernel(1, 3), kernel(2, 3));
+  EXPECT_EQ(kernel(1, 0), kernel(2, 0));
+  EXPECT_NE(kernel(1, 3), kernel(1, 4));
+}
+
 // The command line's bytes were a mesh's alone.
 TEST(JobStrategyOnceTest, AParameterWorkersSessionIsWhatTheCommandLineSays) {
   const execute::SessionOptions session =
