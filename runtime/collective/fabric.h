@@ -90,8 +90,9 @@ class Fabric {
 // The communicator of this process for one plan's mesh, whose devices name their process. `fabric`
 // must outlive it; it stays valid over Connects (same number of processes). Devices of this process
 // reduce among themselves first. The communicators of one fabric share its order of collectives:
-// one thread issues them all.
+// one thread issues them all. `ring`: sums between hosts go around a ring, however few their bytes,
+// and not as is fastest; the same in every process, else the first collective is an error.
 std::unique_ptr<Communicator> MakeProcessCommunicator(Fabric& fabric, mesh::Mesh mesh,
-                                                      uint64_t plan_hash);
+                                                      uint64_t plan_hash, bool ring = false);
 
 }  // namespace meshtrain::collective

@@ -33,10 +33,11 @@ std::byte* Room(std::vector<std::byte>& buffer, int64_t bytes) {
 
 class ProcessCommunicator final : public Communicator {
  public:
-  ProcessCommunicator(Fabric::Impl& fabric, mesh::Mesh mesh, uint64_t plan_hash)
+  ProcessCommunicator(Fabric::Impl& fabric, mesh::Mesh mesh, uint64_t plan_hash, bool ring)
       : fabric_(fabric),
         mesh_(std::move(mesh)),
         plan_hash_(plan_hash),
+        ring_(ring),
         mesh_digest_(wire::Checksum(mesh_.ToString())),
         sent_(mesh_.size(), 0),
         by_rank_(mesh_.size()) {}
@@ -58,7 +59,7 @@ class ProcessCommunicator final : public Communicator {
     MT_ASSIGN_OR_RETURN(const ReduceFn reduce, ReduceOf(call, reduction));
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, true));
     const Reducing how{mesh::DTypeBytes(call.dtype), reduce,
-                       FindOrderedReduce(call.dtype, reduction)};
+                       FindOrderedReduce(call.dtype, reduction), ring_};
     const int64_t bytes = count * how.width;
     MT_RETURN_IF_ERROR(
         Run(call, *shape, Kind::kAllReduce, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
@@ -128,7 +129,7 @@ class ProcessCommunicator final : public Communicator {
     MT_ASSIGN_OR_RETURN(const ReduceFn reduce, ReduceOf(call, reduction));
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, false));
     const Reducing how{mesh::DTypeBytes(call.dtype), reduce,
-                       FindOrderedReduce(call.dtype, reduction)};
+                       FindOrderedReduce(call.dtype, reduction), ring_};
     const int64_t bytes = count * how.width;
     MT_RETURN_IF_ERROR(Run(
         call, *shape, Kind::kReduceScatter, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
@@ -363,6 +364,7 @@ class ProcessCommunicator final : public Communicator {
     parts.push_back(static_cast<int64_t>(kind));
     parts.push_back(static_cast<int64_t>(call.dtype));
     parts.push_back(static_cast<int64_t>(mesh_digest_));
+    parts.push_back(ring_ ? 1 : 0);
     parts.insert(parts.end(), call.axes.begin(), call.axes.end());
     return fabric_.Run(call, plan_hash_, CallDigest(parts, call.what), [&](Call& c) {
       for (const ProcessGroup& peers : shape.process_groups) {
@@ -473,7 +475,9 @@ class ProcessCommunicator final : public Communicator {
 
   Fabric::Impl& fabric_;
   const mesh::Mesh mesh_;
-  const uint64_t plan_hash_, mesh_digest_;
+  const uint64_t plan_hash_;
+  const bool ring_;
+  const uint64_t mesh_digest_;
   std::vector<int64_t> sent_;         // per rank
   std::vector<Participant> by_rank_;  // of the call in progress; those of this process
   std::vector<int64_t> ranks_;        // of this process
@@ -486,8 +490,8 @@ class ProcessCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> MakeProcessCommunicator(Fabric& fabric, mesh::Mesh mesh,
-                                                      uint64_t plan_hash) {
-  return std::make_unique<ProcessCommunicator>(fabric.impl(), std::move(mesh), plan_hash);
+                                                      uint64_t plan_hash, bool ring) {
+  return std::make_unique<ProcessCommunicator>(fabric.impl(), std::move(mesh), plan_hash, ring);
 }
 
 }  // namespace meshtrain::collective

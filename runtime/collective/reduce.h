@@ -24,6 +24,7 @@ struct Reducing {
   int64_t width = 1;  // bytes of an element
   ReduceFn reduce = nullptr;
   ReduceFn ordered = nullptr;  // FindOrderedReduce
+  bool ring = false;           // between hosts, however few the bytes
 };
 
 }  // namespace meshtrain::collective

@@ -60,12 +60,14 @@ std::vector<int64_t> Times(std::span<const int64_t> bounds, int64_t width) {
 }
 
 Schedule Reduced(int n, int me, int64_t count, const Reducing& how) {
-  return MakeAllReduce(ChooseAllReduce(count * how.width, n), n, me, count);
+  const AllReduceAlgorithm algorithm =
+      how.ring ? AllReduceAlgorithm::kRing : ChooseAllReduce(count * how.width, n);
+  return MakeAllReduce(algorithm, n, me, count);
 }
-Schedule Scattered(std::span<const int64_t> bounds, int me, int64_t width) {
+Schedule Scattered(std::span<const int64_t> bounds, int me, const Reducing& how) {
   const int n = static_cast<int>(bounds.size()) - 1;
-  return ChooseDirect(bounds.back() * width, n) ? DirectReduceScatter(bounds, me)
-                                                : RingReduceScatter(bounds, me);
+  return !how.ring && ChooseDirect(bounds.back() * how.width, n) ? DirectReduceScatter(bounds, me)
+                                                                 : RingReduceScatter(bounds, me);
 }
 Schedule Gathered(std::span<const int64_t> bounds, int me) {
   const int n = static_cast<int>(bounds.size()) - 1;
@@ -130,8 +132,7 @@ Status Transport::ReduceScatter(const Call& call, const std::byte* in,
     in = whole;
   }
   if (hosts.leads()) {
-    MT_RETURN_IF_ERROR(network_.Run(call, hosts.Leaders(),
-                                    Scattered(by_host, hosts.mine, how.width),
+    MT_RETURN_IF_ERROR(network_.Run(call, hosts.Leaders(), Scattered(by_host, hosts.mine, how),
                                     {in, part, how.width, how.reduce}));
   }
   if (!hosts.shared()) return OkStatus();

@@ -78,18 +78,6 @@ void CheckOnOneDevice(Problems& problems, const Program& program) {
   }
 }
 
-// Sums between processes go by doubling, by halving or around a ring, as their bytes are fastest.
-void CheckCommunication(Problems& problems, const Program& program) {
-  if (!program.multi_worker_mirrored || program.multi_worker_mirrored->communication == "AUTO") {
-    return;
-  }
-  const bool nccl = program.multi_worker_mirrored->communication == "NCCL";
-  constexpr std::string_view kField = "multi_worker_mirrored.communication";
-  problems.Add(program.PlaceOf(kField), program.path + "." + std::string(kField),
-               nccl ? "expected AUTO where there are no GPUs, got: NCCL"
-                    : "expected AUTO, which takes the ring where that is fastest, got: RING");
-}
-
 // `numerics: strict` is a promise about devices of one process that share memory.
 void CheckStrict(Problems& problems, const Program& program, int64_t processes) {
   if (!program.strict) return;
@@ -147,7 +135,6 @@ void ApplyStrategy(Problems& problems, Place place, const std::string& path,
   }
   const int64_t processes = std::max<int64_t>(1, options.processes);
   CheckStrict(problems, program, processes);
-  CheckCommunication(problems, program);
   if (!problems.Clean(mesh_path)) return;
   if (!program.mesh.empty()) {
     if (!strategy.empty() && strategy != "Mesh") {

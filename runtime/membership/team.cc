@@ -275,11 +275,11 @@ int Team::process() const { return impl_->process_; }
 int Team::processes() const { return static_cast<int>(impl_->tasks_.size()); }
 std::string Team::name(int process) const { return cluster::ToString(impl_->tasks_.at(process)); }
 
-execute::MakeCommunicator Team::communicators() {
-  return [impl = impl_.get()](
+execute::MakeCommunicator Team::communicators(bool ring) {
+  return [impl = impl_.get(), ring](
              const mesh::Mesh& mesh,
              uint64_t plan_hash) -> Result<std::unique_ptr<collective::Communicator>> {
-    return collective::MakeProcessCommunicator(*impl->fabric_, mesh, plan_hash);
+    return collective::MakeProcessCommunicator(*impl->fabric_, mesh, plan_hash, ring);
   };
 }
 

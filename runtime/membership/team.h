@@ -44,8 +44,9 @@ class Team {
   bool chief() const { return process() == 0; }  // or the first worker, where there is no chief
   std::string name(int process) const;           // "worker-2"
 
-  // For SessionOptions; what it makes stays valid from incarnation to incarnation.
-  execute::MakeCommunicator communicators();
+  // For SessionOptions; what it makes stays valid from incarnation to incarnation. `ring`: as
+  // collective::MakeProcessCommunicator's.
+  execute::MakeCommunicator communicators(bool ring = false);
 
   // Waits for all and links to them; then all have agreed on how they round
   // (arithmetic_agreement.h). `checkpoint_step`: the newest that we could go on from, -1: none.

@@ -70,8 +70,10 @@ struct CentralStorageOptions {
   StrategyOptions common;
 };
 
-// How processes sum their gradients. Between CPUs there is one way: over shared memory and TCP, of
-// which algorithm follows from the size; kNccl without GPUs is a warning, and that.
+// How processes sum their gradients: within a host always over shared memory, between hosts over
+// TCP. There kAuto takes doubling, halving or a ring, as is fastest for so many bytes; kRing the
+// ring for all; kNccl without GPUs is a warning, and kRing. Of a team: what a `communicator` joins
+// sums in its own way.
 enum class Communication : uint8_t { kAuto, kRing, kNccl };
 
 struct MultiWorkerOptions {

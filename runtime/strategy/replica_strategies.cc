@@ -217,7 +217,8 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::MultiWorkerMirrored(MultiWork
   if (options.team != nullptr) {
     setup.process = options.team->process();
     setup.processes = options.team->processes();
-    setup.communicator = options.team->communicators();
+    setup.communicator =
+        options.team->communicators(/*ring=*/options.communication != Communication::kAuto);
     setup.team = std::move(options.team);
   }
   if (options.communication == Communication::kNccl) WarnOfNccl(setup.name, "RING");

@@ -210,6 +210,37 @@ TEST(FabricTest, OnlyLeadersUseTheNetwork) {
   EXPECT_EQ(sent[3].load(), 0);
 }
 
+// So few bytes would be doubled, where two of the three send other numbers of them.
+TEST(FabricTest, ARingIsTheRingForFewBytesToo) {
+  std::atomic<int64_t> sent[3] = {};
+  ProcessesOptions options;
+  options.processes = 3;
+  options.shared_memory = false;
+  const int64_t count = 300;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto ring = MakeProcessCommunicator(*member.fabric, Line(3), 7, /*ring=*/true);
+    const Status status = SumOnes(*ring, member.process, count);
+    sent[member.process].store(member.fabric->impl().network.bytes_sent());
+    return status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+  for (const auto& bytes : sent) EXPECT_EQ(bytes.load(), 2 * (3 - 1) * count * 4 / 3);
+}
+
+TEST(FabricTest, AProcessWithoutTheRingIsNamed) {
+  ProcessesOptions options;
+  options.processes = 2;
+  options.shared_memory = false;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto one =
+        MakeProcessCommunicator(*member.fabric, Line(2), 7, /*ring=*/member.process == 0);
+    return SumOnes(*one, member.process).ToString();
+  });
+  for (const std::string& text : texts) EXPECT_NE(text, "OK");
+}
+
 // --- strangers
 
 // Connections that say nothing, and some that say what they should not.

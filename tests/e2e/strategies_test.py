@@ -287,7 +287,7 @@ class StrategiesTest(unittest.TestCase):
                  ("Auto", "NCCL", "HierarchicalCopy", "ReductionToOneDevice", "Ring")]
         cases += [(MIRRORED, f"{one}: {{cross_device_ops: Ring, packing: {{num_packs: 2}}}}"),
                   (MIRRORED, f"{one}: {{packing: {{bytes_per_pack: 1}}}}")]
-        cases += [(MANY, f"{many}: {{communication: AUTO}}")]
+        cases += [(MANY, f"{many}: {{communication: {way}}}") for way in ("AUTO", "RING", "NCCL")]
         cases += [(MANY, f"{many}: {{packing: {packing}}}") for packing in ("{num_packs: 0}", "{bytes_per_pack: 64}")]
         for number, (strategy, options) in enumerate(cases):
             with self.subTest(f"{strategy} with {options}"):

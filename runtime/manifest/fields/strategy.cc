@@ -91,8 +91,9 @@ std::vector<Field> StrategyFields() {
           "multi_worker_mirrored", &Program::multi_worker_mirrored,
           {field::Word("communication", &MultiWorkerMirrored::communication,
                        {"AUTO", "RING", "NCCL"},
-                       {.about = "How processes sum gradients. AUTO takes doubling, halving or "
-                                 "the ring, by their bytes; the others are refused.",
+                       {.about = "How hosts sum gradients. AUTO takes doubling, halving or a ring, "
+                                 "by their bytes; RING the ring for all. NCCL needs GPUs; without "
+                                 "them a warning says that it is RING.",
                         .fallback = "AUTO",
                         .shows = Shows::kSums,
                         .sample = "RING"}),

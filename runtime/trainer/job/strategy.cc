@@ -27,6 +27,14 @@ strategy::CrossDeviceOps OpsOf(const std::string& name) {
   return kOps.at(name);
 }
 
+strategy::Communication CommunicationOf(const std::string& name) {
+  using strategy::Communication;
+  static const std::map<std::string, Communication> kWays = {{"AUTO", Communication::kAuto},
+                                                             {"RING", Communication::kRing},
+                                                             {"NCCL", Communication::kNccl}};
+  return kWays.at(name);
+}
+
 // Of manifest::Partitioners().
 parameter::Partitioner PartitionerOf(const choice::Choice& choice) {
   const choice::Options& options = choice.options;
@@ -112,9 +120,12 @@ strategy::MirroredOptions MirroredOptionsOf(const JobConfig& config,
 
 strategy::MultiWorkerOptions MultiWorkerOptionsOf(const JobConfig& config,
                                                   const manifest::Program& program) {
+  const manifest::MultiWorkerMirrored spec =
+      program.multi_worker_mirrored.value_or(manifest::MultiWorkerMirrored{});
   return {.team = nullptr,
           .communicator = nullptr,
           .devices_per_worker = program.devices.count.value_or(1),
+          .communication = CommunicationOf(spec.communication),
           .packing = recipe::PackingOf(program),
           .common = CommonOptionsOf(config, program)};
 }

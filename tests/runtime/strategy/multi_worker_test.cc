@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "runtime/membership/join_team.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/plan/plan.h"
@@ -74,6 +75,57 @@ TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
       return CheckGuideLosses(losses);
     });
     for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+  }
+}
+
+// Each of three processes has one of these in every element: what their sum comes to says in which
+// order they were added.
+std::vector<std::vector<float>> SumsBetweenHosts(Communication communication) {
+  constexpr float kBig = 16777216;  // 2^24: one more rounds back to it
+  const std::vector<float> own = {1, kBig, -kBig};
+  std::vector<membership::ReservedPort> ports(3);
+  std::vector<std::vector<float>> sums(3);
+  std::vector<Status> ends(3);
+  membership::ThreadBarrier all_joined(3);
+  std::vector<std::jthread> threads;
+  for (size_t p = 0; p < 3; ++p) {
+    threads.emplace_back([&, p] {
+      const auto run = [&]() -> Status {
+        // Without shared memory each is a host of its own.
+        MT_ASSIGN_OR_RETURN(
+            std::shared_ptr<membership::Team> team,
+            membership::JoinTeam({.shared_memory = false}, {},
+                                 membership::EnvironmentOfWorker(ports, static_cast<int>(p))));
+        MT_RETURN_IF_ERROR(all_joined.ArriveAndWait());
+        MT_ASSIGN_OR_RETURN(const auto made, Strategy::MultiWorkerMirrored(
+                                                 {.team = team, .communication = communication}));
+        const ReplicaFunction add("add", [](Value x) -> Value {
+          return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, x);
+        });
+        std::vector<PerReplica> values(1);
+        values[0].values = {Floats({3}, std::vector<float>(3, own[p]))};
+        MT_ASSIGN_OR_RETURN(const auto added, made->Run(add, values));
+        sums[p] = FloatsOf(added[0].values[0]);
+        return team->Leave(std::chrono::seconds(30));
+      };
+      ends[p] = run();
+    });
+  }
+  threads.clear();
+  for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+  return sums;
+}
+
+TEST(MultiWorkerTest, HostsSumAroundARingWhereThatIsAsked) {
+  for (const std::vector<float>& sums : SumsBetweenHosts(Communication::kAuto)) {
+    EXPECT_THAT(sums, ::testing::AnyOf(std::vector<float>{0, 0, 0}, std::vector<float>{1, 1, 1}))
+        << "so few bytes are added in one order";
+  }
+  for (const Communication way : {Communication::kRing, Communication::kNccl}) {
+    for (const std::vector<float>& sums : SumsBetweenHosts(way)) {
+      // Element p begins at process p: (1 + big) - big, (big - big) + 1, (-big + 1) + big.
+      EXPECT_EQ(sums, (std::vector<float>{0, 1, 1}));
+    }
   }
 }
 

@@ -196,9 +196,11 @@ Observed Observe(const Strategy& strategy, const Node& program, const Node& chec
   const JobConfig config{.output = "out"};
   seen.shows[Shows::kLoop] = LoopText(read);
   const strategy::MirroredOptions mirrored = MirroredOptionsOf(config, read);
-  seen.shows[Shows::kSums] = fmt::format(
-      "{} {} {} {}", static_cast<int>(mirrored.cross_device_ops), Text(mirrored.packing),
-      Text(MultiWorkerOptionsOf(config, read).packing), IsIsolated(config, *manifest));
+  const strategy::MultiWorkerOptions workers = MultiWorkerOptionsOf(config, read);
+  seen.shows[Shows::kSums] =
+      fmt::format("{} {} {} {} {}", static_cast<int>(mirrored.cross_device_ops),
+                  Text(mirrored.packing), static_cast<int>(workers.communication),
+                  Text(workers.packing), IsIsolated(config, *manifest));
   seen.shows[Shows::kServers] = ServersText(ServerOptionsOf(*manifest));
   seen.shows[Shows::kWeights] = InitialWeightsOf(read, {}).status().message();
   const train::SaveTimes times = recipe::SaveTimesOf(*manifest);
