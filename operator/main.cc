@@ -25,6 +25,7 @@
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
+#include "runtime/cluster/usage_error.h"
 
 namespace meshtrain {
 namespace {
@@ -323,9 +324,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "meshtrain-operator " MT_VERSION);
   Flags flags;
   AddFlags(app, flags);
-  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
-    return of->get_name() + ": " + CLI::FailureMessage::simple(of, error);
-  });
+  app.failure_message(cluster::UsageError);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -5,11 +5,19 @@
 #include <cstdio>
 
 #include "runtime/base/file.h"
+#include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/report/report.h"
 #include "runtime/sharding/sharding.h"
 
 namespace meshtrain {
+namespace {
+
+void SayError(std::string_view program, std::string_view what) {
+  std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(), std::string(what).c_str());
+}
+
+}  // namespace
 
 Status CheckAxesUsed(const Mesh& mesh, const std::vector<std::string>& used) {
   sharding::Given given;
@@ -72,10 +80,13 @@ Status WriteCurves(const std::string& path, const std::string& title,
 }
 
 int RunMain(std::string_view program, const Status& end) {
-  if (!end.ok()) {
-    std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(), end.ToString().c_str());
-  }
+  if (!end.ok()) SayError(program, end.ToString());
   return cluster::ExitCodeOf(end);
+}
+
+int EndOfUsage(std::string_view program, std::string_view what) {
+  SayError(program, what);
+  return cluster::kExitUsage;
 }
 
 }  // namespace meshtrain

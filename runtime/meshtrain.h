@@ -118,4 +118,8 @@ Status WriteCurves(const std::string& path, const std::string& title,
 // (cluster::ExitCodeOf): int main() { return RunMain("my_program", Main()); }
 int RunMain(std::string_view program, const Status& end);
 
+// Says what is wrong with the arguments as RunMain says an error; the code to leave with, 64, at
+// which the operator starts nothing again.
+int EndOfUsage(std::string_view program, std::string_view what);
+
 }  // namespace meshtrain

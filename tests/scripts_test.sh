@@ -31,6 +31,15 @@ for script in test quickstart install-packages format; do
     *) expect "$script names what it refuses" "...got: --no-such-option" "$message" ;;
   esac
 done
+# Those in Python that need nothing beside it.
+for script in dashboards images make-text; do
+  message=$("$root/scripts/$script" --no-such-option 2>&1 <&-)
+  expect "$script refuses an unknown option" 64 $?
+  case $message in
+    "$script: "*) ;;
+    *) expect "$script says who refuses" "$script: ..." "$message" ;;
+  esac
+done
 listed=$("$root/scripts/install-packages" --list <&-)
 expect "install-packages --list" 0 $?
 expect "install-packages lists the compiler" "g++" "$(grep -x 'g++' <<<"$listed")"

@@ -15,6 +15,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/usage_error.h"
 #include "runtime/data/idx.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/pipeline.h"
@@ -198,9 +199,7 @@ std::variant<ApplyConfig, int> ParseApply(int argc, char** argv) {
   generate->add_option("--seed", config.seed, "What is drawn follows from it");
   generate->add_option("--output", config.output, "A file that is not there yet; -: stdout")
       ->required();
-  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
-    return of->get_name() + ": " + CLI::FailureMessage::simple(of, error);
-  });
+  app.failure_message(cluster::UsageError);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -11,6 +11,7 @@
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/cluster/tf_config.h"
+#include "runtime/cluster/usage_error.h"
 
 namespace meshtrain::worker {
 
@@ -78,9 +79,7 @@ std::variant<trainer::JobConfig, int> ParseArguments(int argc, char** argv) {
                  "Bytes that variables and steps may take; a program that needs more is refused "
                  "(default: the machine's memory, or the container's limit)")
       ->check(CLI::NonNegativeNumber);
-  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
-    return of->get_name() + ": " + CLI::FailureMessage::simple(of, error);
-  });
+  app.failure_message(cluster::UsageError);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

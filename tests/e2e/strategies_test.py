@@ -216,7 +216,7 @@ class StrategiesTest(unittest.TestCase):
         run = subprocess.run([CUSTOM_LOOP, "--strategy", "mirorred"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                              timeout=DEADLINE)
         self.assertEqual(run.returncode, 64, run.stderr)
-        self.assertIn("--strategy", run.stderr)
+        self.assertRegex(run.stderr, "^custom_loop: .*--strategy")
 
     def test_the_custom_loop_as_a_job_of_three_processes(self):
         run = subprocess.run(

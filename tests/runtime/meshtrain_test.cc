@@ -321,6 +321,10 @@ TEST(FaceTest, AnAxisWithoutWorkIsNamed) {
   EXPECT_THAT(refused.message(), HasSubstr("axis `spare` in no layout"));
   EXPECT_EQ(RunMain("face_test", refused), 78);
   EXPECT_EQ(RunMain("face_test", OkStatus()), 0);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(EndOfUsage("face_test", "--epochs: Value -1 not in range"), 64);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "face_test: --epochs: Value -1 not in range\n");
 }
 
 TEST(FaceTest, AnEpochIsALine) {

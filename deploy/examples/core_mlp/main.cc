@@ -4,8 +4,6 @@
 //   core_mlp --data data --mesh batch=8 --curves curves.html
 //   core_mlp --data data --mesh batch=4,model=2 --checkpoint checkpoints    again: goes on from there
 //   TF_CONFIG=... core_mlp --data data --mesh batch=8                       in each of its processes
-#include <sysexits.h>
-
 #include <CLI/CLI.hpp>
 
 #include "deploy/examples/core_mlp/model.h"
@@ -114,7 +112,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : EX_USAGE;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    return meshtrain::EndOfUsage("core_mlp", error.what());
   }
   return meshtrain::RunMain("core_mlp", core_mlp::Main(flags));
 }

@@ -5,8 +5,6 @@
 //   custom_loop --strategy mirrored --devices 2    the same losses, from batches twice as large
 //   custom_loop --strategy mirrored --devices 2 --device discrete    on devices that share no memory
 //   TF_CONFIG=... custom_loop --strategy multi-worker
-#include <sysexits.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -114,7 +112,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : EX_USAGE;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    return EndOfUsage("custom_loop", error.what());
   }
   return RunMain("custom_loop", Main(flags));
 }

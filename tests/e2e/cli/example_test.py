@@ -237,6 +237,7 @@ class Example(unittest.TestCase):
                 result = self.run_here(BIN / "core_mlp", *more)
                 self.assertEqual(result.returncode, code, result.stderr)
                 self.assertIn(words, result.stderr)
+                self.assertRegex(result.stderr, "^core_mlp: ")
 
 
 if __name__ == "__main__":
