@@ -48,8 +48,9 @@ const Catalogue& MapOps() {
       .entries = {
           {.name = "scale",
            .about = "x times this, in f32 (f64 stays f64).",
-           .options = {field::Required(option::Number(
-               "scale", {}, {.about = "The factor.", .shows = Shows::kData, .sample = "0.5"}))},
+           .options = {field::Required(
+               option::Number("scale", {.not_zero = true},
+                              {.about = "The factor.", .shows = Shows::kData, .sample = "0.5"}))},
            .direct = true},
           {.name = "normalize",
            .about = "(x - mean) / deviation, in f32 (f64 stays f64). A list has a number for each "

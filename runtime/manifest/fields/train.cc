@@ -153,12 +153,12 @@ const std::vector<Field>& CheckpointFields() {
     resume.type = FieldType::kWord;
     resume.words = {"Latest", "Never"};
     return std::vector<Field>{
-        field::Text("path", &Checkpoint::path,
-                    {.about = "A folder that all processes share: each saves and reads its own "
-                              "shards.",
-                     .fallback = "the chief's <output>/checkpoints; the chief saves for all",
-                     .shows = Shows::kSaving,
-                     .sample = "/elsewhere"}),
+        field::Path(field::Text(
+            "path", &Checkpoint::path,
+            {.about = "A folder that all processes share: each saves and reads its own shards.",
+             .fallback = "the chief's <output>/checkpoints; the chief saves for all",
+             .shows = Shows::kSaving,
+             .sample = "/elsewhere"})),
         field::Int(
             "everySteps", &Checkpoint::every_steps, {.least = 0},
             {.about = "Save after so many steps; 0: after each epoch, and every ten minutes.",

@@ -169,6 +169,14 @@ TEST(DataTest, PassesAndBatchesAheadHaveBounds) {
             "number of at least 1 and of at most 1000000000, got: 9223372036854775807");
 }
 
+// All features would be 0.
+TEST(DataTest, AFactorIsNotZero) {
+  EXPECT_THAT(
+      Mistakes(With("scale: 0.5", "scale: 0")),
+      ::testing::HasSubstr("program.data.map[2].scale: expected a number that is not 0, got: 0"));
+  EXPECT_EQ(Mistakes(With("scale: 0.5", "scale: -0.5")), "");
+}
+
 // kImages with a text to train on.
 std::string WithText(const std::string& options) {
   std::string text = With("image_folder: {folder: data/train, color_mode: rgba}",

@@ -26,6 +26,13 @@ manifest::Manifest Job(const std::string& train, const std::string& checkpoint =
   return *std::move(manifest);
 }
 
+// Without a word the chief's folder is taken; an empty word would be one that was forgotten.
+TEST(LoopTest, AFolderOfCheckpointsHasAName) {
+  EXPECT_EQ(Read("{epochs: 1}", "{path: ''}").status().message(),
+            "job.yaml:4:22: spec.checkpoint.path: expected a path, got: \"\"");
+  EXPECT_EQ(Job("{epochs: 1}", "{keep: 2}").checkpoint.path, "");
+}
+
 TEST(LoopTest, TakesWhatTheManifestSays) {
   const manifest::Manifest job =
       Job("{epochs: 7, steps_per_epoch: 12, validation: {steps: 3, every_epochs: 2}, "
