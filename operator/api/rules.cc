@@ -228,6 +228,19 @@ constexpr Rule kRules[] = {
          },
      .got = [](const TrainingJob& job) { return Count(job, Role::kPs); }},
     {.at = "spec",
+     .cel = "!has(self.program) || !has(self.strategy) || self.strategy != 'ParameterServer' || "
+            "self.replicaSpecs.exists(k, k.lowerAscii() == 'worker' && "
+            "self.replicaSpecs[k].replicas > 0)",
+     .message = "must be at least 1 for a program with the strategy ParameterServer, whose workers "
+                "compute the steps (runPolicy.suspend stops a job for a while)",
+     .field = "replicaSpecs.worker.replicas",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return job.spec.program.empty() || job.spec.strategy != kStrategyParameterServer ||
+                  Replicas(job.spec, Role::kWorker) > 0;
+         },
+     .got = Workers},
+    {.at = "spec",
      .cel = "!has(self.program) || !has(self.program.mesh) || !has(self.strategy) || self.strategy "
             "== 'Mesh'",
      .message = "must be Mesh, or absent, with program.mesh: the other strategies take no mesh",

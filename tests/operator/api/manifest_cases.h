@@ -102,6 +102,16 @@ inline const Case kCases[] = {
      Roles(One("worker", 1)) + ", strategy: ParameterServer",
      {"spec.replicaSpecs.ps.replicas: must be at least 1 with the strategy ParameterServer, got: "
       "0"}},
+    {"ServersWithoutAWorkerForTheProgram",
+     Roles("chief: {}, ps: {}, worker: {replicas: 0}") +
+         ", program: {seed: 1}, strategy: ParameterServer, elastic: {minReplicas: 0, maxReplicas: "
+         "2}",
+     {"spec.replicaSpecs.worker.replicas: must be at least 1 for a program with the strategy "
+      "ParameterServer, whose workers compute the steps (runPolicy.suspend stops a job for a "
+      "while), got: 0"}},
+    {"ServersWithoutAWorkerForAnImage",
+     Roles(One("chief", 1) + "," + One("ps", 1)) + ", strategy: ParameterServer",
+     {}},
     {"MeshBesideAnotherStrategy",
      Roles("worker: {}") + ", program: {mesh: {batch: 2}}, strategy: Mirrored",
      {"spec.strategy: must be Mesh, or absent, with program.mesh: the other strategies take no "
