@@ -9,10 +9,10 @@
 // plan are those of the user's mesh in both.
 //
 // Many processes: each has a session of its own for its devices of one mesh and runs the same
-// program. What moves bytes between them (a step, Relayout, and ToHost, Unpack or Fetch of a value
-// whose shards lie in several processes) is called by every process, in the same order. An error of
-// such a call (kUnavailable, kDeadlineExceeded) leaves the variables as they may be: give them
-// values again before going on.
+// program. What moves bytes between them (a step, Relayout, Pack, and ToHost, Unpack or Fetch of a
+// value whose shards lie in several processes) is called by every process, in the same order. An
+// error of such a call (kUnavailable, kDeadlineExceeded) leaves the variables as they may be: give
+// them values again before going on.
 //
 // One thread uses a session. A Session outlives what it made.
 #pragma once
@@ -129,11 +129,15 @@ class Session {
   // process; kUnimplemented (sharding::CollapseLocal); kFailedPrecondition (no memory).
   Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
   // One component per device of this process, in the order of their ranks, each the valid extent of
-  // its shard; copies must agree in shape. Where the mesh spans processes all shards must be of one
-  // size. Errors: kInvalidArgument naming the device whose component does not fit; kUnimplemented
-  // for shards that lie in several processes by turns, as those of {model+batch} where the
-  // processes are along batch.
-  Result<DTensor> Pack(std::span<const Tensor> components, const Layout& layout);
+  // its shard; copies must agree in shape. `dims`: of the whole. Without them the whole is what the
+  // shards come to, for which the processes of a mesh tell each other what they have, so that what
+  // does not fit in one is an error in all. Shards that a process runs with and another one packs
+  // are exchanged, by way of the whole: those of {model+batch} where the processes are along batch,
+  // and unequal ones that end elsewhere than the processes' own. Errors: kInvalidArgument naming
+  // the device whose component does not fit; kFailedPrecondition (to be told or exchanged, in a
+  // session that is joined to none).
+  Result<DTensor> Pack(std::span<const Tensor> components, const Layout& layout,
+                       const std::optional<mesh::Dims>& dims = {});
   // The components of this process's devices.
   Result<std::vector<Tensor>> Unpack(const DTensor& value);
   // The whole tensor on the host.
@@ -210,6 +214,15 @@ class Session {
     return mesh.LocalRanks(options_.process);
   }
   Result<DTensor> Make(const TensorType& type, const Layout& layout);  // zero-filled
+  // What each device of the mesh has, by rank; `own`: one row after the other of ours.
+  Result<std::vector<std::byte>> GatherRows(const Layout& layout, mesh::DType dtype,
+                                            std::span<const std::byte> own);
+  // The components of all processes by rank, of which this one tells its own, or with `own` that it
+  // has none that fit.
+  Result<std::map<int64_t, TensorType>> TellComponents(std::span<const Tensor> components,
+                                                       const Layout& layout, const Status& own);
+  Result<Tensor> JoinComponents(std::span<const Tensor> components, const TensorType& type,
+                                const Layout& layout);
   Result<DTensor> Clone(const DTensor& value);
   Status CheckMade(const DTensor& value) const;         // that this session made it
   Status Copy(const DTensor& from, const DTensor& to);  // of one layout

@@ -84,11 +84,17 @@ TEST(SessionOfOneProcessTest, PackTakesShardsThatStandBesideEachOther) {
   const Mesh mesh = Mesh::Create({{"batch", 2}, {"model", 2}}, devices).value();
   auto session = Session::Create({.threads = 1, .process = 1}).value();
   const std::vector<Tensor> parts = {Numbered({1}), Numbered({1})};
-  const auto fits = session->Pack(parts, L("{batch+model}", mesh));
+  const auto fits = session->Pack(parts, L("{batch+model}", mesh), mesh::Dims{4});
   EXPECT_TRUE(fits.ok()) << fits.status().message();
-  const Status turns = session->Pack(parts, L("{model+batch}", mesh)).status();
-  EXPECT_EQ(turns.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(turns.message(), ::testing::HasSubstr("{model+batch}"));
+  const Status turns = session->Pack(parts, L("{model+batch}", mesh), mesh::Dims{4}).status();
+  EXPECT_EQ(turns.code(), StatusCode::kFailedPrecondition) << "some are the other process's";
+  EXPECT_EQ(session->Pack(parts, L("{batch+model}", mesh)).status().code(),
+            StatusCode::kFailedPrecondition)
+      << "nobody says what the other process has";
+  EXPECT_EQ(session->Pack(parts, L("{batch+model}", mesh), mesh::Dims{4, 1}).status().message(),
+            "pack: expected dims of rank 1, got: 2");
+  EXPECT_EQ(session->Pack(parts, L("{batch+model}", mesh), mesh::Dims{3}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST_P(SessionTest, RelayoutThereAndBackIsIdentity) {
