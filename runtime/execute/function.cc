@@ -111,7 +111,7 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
     std::rotate(found, found + 1, loaded_.end());
     LoadedStep* const step = loaded_.back().step.get();
     MT_RETURN_IF_ERROR(session_.Bring(step->variables()));
-    if (step->Fits()) return step;
+    if (step->UseVariables().ok()) return step;
     loaded_.pop_back();
   }
 
@@ -152,7 +152,7 @@ Result<Results> Function::Call(std::span<const DTensor> inputs) {
   }
   MT_ASSIGN_OR_RETURN(LoadedStep * step, Prepare(types, layouts));
   for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(step->Feed(i, inputs[i]));
-  MT_RETURN_IF_ERROR(step->Run());
+  MT_RETURN_IF_ERROR(step->RunOnThem());  // its variables are those that Prepare has looked up
   Results results;
   for (size_t i = 0; i < step->num_outputs(); ++i) {
     MT_ASSIGN_OR_RETURN(DTensor output, step->FetchOnMesh(i));

@@ -117,9 +117,9 @@ class Function {
   Result<Results> Call(std::span<const DTensor> inputs);
 
   // The step behind a call with these inputs (loaded_step.h), planned but not run: for its report,
-  // or to feed it from the host. It lives until a call finds that it no longer fits
-  // (LoadedStep::Fits), or until kMostLoaded other steps have been called or prepared since it was;
-  // one that comes again is traced and compiled anew.
+  // or to feed it from the host. It lives until a call finds that a variable of it has no value any
+  // more, or one in another layout, or until kMostLoaded other steps have been called or prepared
+  // since it was; one that comes again is traced and compiled anew.
   Result<LoadedStep*> Prepare(std::span<const TensorType> types, std::span<const Layout> layouts);
   // What is recorded for these input types.
   Result<program::Program> Trace(std::span<const TensorType> types,

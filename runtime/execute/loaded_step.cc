@@ -58,14 +58,6 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
   return OkStatus();
 }
 
-bool LoadedStep::Fits() const {
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    const auto stored = session_->Find(variables_[i]);
-    if (!stored.ok() || !((*stored)->value.layout_ == states_[i].layout_)) return false;
-  }
-  return true;
-}
-
 Status LoadedStep::UseVariables() {
   for (size_t i = 0; i < variables_.size(); ++i) {
     MT_ASSIGN_OR_RETURN(const Session::Stored* stored, session_->Find(variables_[i]));
@@ -90,6 +82,10 @@ Status LoadedStep::Run() {
     }
   }
   MT_RETURN_IF_ERROR(UseVariables());
+  return RunOnThem();
+}
+
+Status LoadedStep::RunOnThem() {
   const Status run = executable_->Run(devices_);
   if (run.code() == StatusCode::kAborted) {
     const auto first = FirstNotFinite();

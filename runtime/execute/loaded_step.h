@@ -45,16 +45,13 @@ class LoadedStep {
   // Feeds a tensor on the mesh, of this step's session, without a copy when its layout is the
   // input's.
   Status Feed(size_t input, const DTensor& value);
-  // Whether each variable still has a value in the session, in the layout that the step was loaded
-  // for.
-  bool Fits() const;
-  // Errors: kFailedPrecondition naming an input that was never fed, or a variable of which Fits is
-  // not true; kUnavailable and kDeadlineExceeded of collectives with other processes; kAborted for
-  // a bad step, in which a guarded output (plan::Options::finite_outputs) or a watched value
-  // (SessionOptions) is not finite. A bad step is one in every process and leaves the variables as
-  // they were. It is run once more to say where it began: "output `loss` is not finite; first not
-  // finite: log (logits) at model.cc:31, then in the gradient of `hidden_1.kernel`; no variable was
-  // changed".
+  // Errors: kFailedPrecondition naming an input that was never fed, or a variable that has no value
+  // any more, or one in another layout than the step was loaded for; kUnavailable and
+  // kDeadlineExceeded of collectives with other processes; kAborted for a bad step, in which a
+  // guarded output (plan::Options::finite_outputs) or a watched value (SessionOptions) is not
+  // finite. A bad step is one in every process and leaves the variables as they were. It is run
+  // once more to say where it began: "output `loss` is not finite; first not finite: log (logits)
+  // at model.cc:31, then in the gradient of `hidden_1.kernel`; no variable was changed".
   Status Run();
   // Where the step that was fed gives something that is not finite, with the variables as they are
   // now: "log (logits) at model.cc:31". Compiles and runs it anew; called as Run is, by every
@@ -80,6 +77,7 @@ class LoadedStep {
   Duration waited() const { return executable_->waited(); }
 
  private:
+  friend class Function;
   friend class Session;
   LoadedStep(Session* session, const program::Program& program,
              std::span<const program::Variable> variables, bool replica)
@@ -90,6 +88,8 @@ class LoadedStep {
   // Takes the values that the variables have now: one that was forgotten and declared anew has
   // other bytes.
   Status UseVariables();
+  // Run, where every input is fed and nothing has come between UseVariables and it.
+  Status RunOnThem();
 
   Session* session_;
   program::Program program_;  // as it was loaded
