@@ -97,6 +97,9 @@ class Engine {
   // keep something only where `keeps()`.
   virtual Result<size_t> AddPrediction(const train::Prediction& prediction, bool whole) = 0;
   virtual bool keeps() const { return false; }
+  // It is sent no more; what it has sent can be taken. False: it stays, as with parameter servers,
+  // where every worker knows it.
+  virtual bool RemovePrediction(size_t prediction) = 0;
   // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of
   // one drops the others.
   virtual Status SendPrediction(size_t prediction, std::span<const mesh::Tensor> inputs) = 0;

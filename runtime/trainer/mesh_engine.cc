@@ -178,13 +178,14 @@ class MeshEngine final : public Engine {
     }
     MT_ASSIGN_OR_RETURN(auto step, session->Load(prediction.program, strategy_.mesh(),
                                                  prediction.variables, std::move(split)));
-    predictions_.push_back({std::move(shared), std::move(step)});
-    return predictions_.size() - 1;
+    predictions_.emplace(next_prediction_, Prediction{std::move(shared), std::move(step)});
+    return next_prediction_++;
   }
+  bool RemovePrediction(size_t prediction) override { return predictions_.erase(prediction) > 0; }
   bool keeps() const override { return true; }
 
   Status SendPrediction(size_t prediction, std::span<const Tensor> inputs) override {
-    Prediction& p = predictions_[prediction];
+    Prediction& p = predictions_.at(prediction);
     MT_RETURN_IF_ERROR(strategy_.PutOnMesh(p.shared));
     for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(p.step->Feed(i, inputs[i]));
     MT_RETURN_IF_ERROR(p.step->Run());
@@ -260,7 +261,8 @@ class MeshEngine final : public Engine {
   const train::Recipe* recipe_ = nullptr;
   MeshRunner::Trace trace_;  // null: Trace
   std::unique_ptr<MeshRunner> runner_;
-  std::vector<Prediction> predictions_;
+  std::map<size_t, Prediction> predictions_;
+  size_t next_prediction_ = 0;
   std::deque<Tensor> made_;
   std::string what_;              // of the last Plan
   std::vector<uint64_t> hashes_;  // that it planned

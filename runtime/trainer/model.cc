@@ -315,8 +315,11 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
   }
   const std::optional<program::DType> compute = recipe_ ? recipe_->compute : std::nullopt;
   if (compute) types += "in " + std::string(mesh::DTypeName(*compute));
-  const auto known = predictions_.find(types);
-  if (known != predictions_.end()) return &known->second;
+  const auto known = std::ranges::find(predictions_, types, &Prediction::types);
+  if (known != predictions_.end()) {
+    predictions_.splice(predictions_.end(), predictions_, known);
+    return &predictions_.back();
+  }
   const strategy::StrategyScope scope(strategy_);
   std::vector<train::NamedInput> named;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -326,13 +329,19 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
   MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
                       train::BuildPrediction(*layer_, named, /*seed=*/0, compute));
   MT_RETURN_IF_ERROR(GiveTo(strategy_, WeightsOf(layer_.get()), restored_));
-  Prediction made;
+  Prediction made{.types = std::move(types), .number = 0, .rows = {}};
   for (const train::NamedInput& input : named) {
     const auto rows = made_of.rows.find(input.name);
     made.rows.push_back(rows == made_of.rows.end() ? 0 : rows->second);
   }
+  // Before the next one takes its memory.
+  if (predictions_.size() >= kMostPredictions &&
+      engine_->RemovePrediction(predictions_.front().number)) {
+    predictions_.pop_front();
+  }
   MT_ASSIGN_OR_RETURN(made.number, engine_->AddPrediction(made_of, /*whole=*/false));
-  return &predictions_.emplace(types, std::move(made)).first->second;
+  predictions_.push_back(std::move(made));
+  return &predictions_.back();
 }
 
 Result<Tensor> Model::PredictOnBatch(const Tensor& x) { return PredictOnBatch({&x, 1}); }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -137,7 +138,9 @@ class Model {
   // the model does not take may be there.
   Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});
   Result<mesh::Tensor> Predict(mesh::Tensor x, int64_t batch_size = 32);
-  // The predictions for one batch.
+  // The predictions for one batch. Over a mesh the steps of the kMostPredictions types of batches
+  // that were used last are kept, here and by Predict; one that comes again is compiled anew.
+  static constexpr size_t kMostPredictions = 16;
   Result<mesh::Tensor> PredictOnBatch(const mesh::Tensor& x);
   Result<mesh::Tensor> PredictOnBatch(std::span<const mesh::Tensor> inputs);
   // Makes the weights, for batches of this type; else the first batch does.
@@ -163,6 +166,7 @@ class Model {
 
  private:
   struct Prediction {
+    std::string types;          // of the inputs, and what is computed in
     size_t number;              // the engine's
     std::vector<int64_t> rows;  // of the table that an input numbers; 0: it numbers none
   };
@@ -171,6 +175,7 @@ class Model {
   Status Prepare(const data::Pipeline& data);
   // Fit over what was prepared, with batches of these sizes.
   Result<History> FitOn(FitWork work, const std::set<int64_t>& sizes, const FitOptions& options);
+  // It lives until kMostPredictions others have been asked for.
   Result<const Prediction*> PredictionFor(std::span<const mesh::TensorType> inputs);
   Status SendPrediction(std::span<const mesh::Tensor> inputs);
   // Of data with these components, those that the model takes.
@@ -181,7 +186,7 @@ class Model {
   std::unique_ptr<train::Recipe> recipe_;
   std::unique_ptr<Engine> engine_;
   bool prepared_ = false;                                        // for recipe_
-  std::map<std::string, Prediction> predictions_;                // by input types and compute
+  std::list<Prediction> predictions_;                            // the last used last
   std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
   // By paths, for weights and slots that are not made yet.
   std::map<std::string, mesh::Tensor> restored_;

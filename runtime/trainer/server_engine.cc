@@ -172,6 +172,7 @@ class ServerEngine final : public Engine {
     predictions_.push_back(std::move(function));
     return predictions_.size() - 1;
   }
+  bool RemovePrediction(size_t /*prediction*/) override { return false; }
 
   Status SendPrediction(size_t prediction, std::span<const Tensor> inputs) override {
     const std::vector<parameter::Arg> arguments(inputs.begin(), inputs.end());
