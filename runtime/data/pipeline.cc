@@ -190,6 +190,7 @@ class Pipeline::Impl {
     position_.fingerprint = c_.fingerprint;
     c_.order->Reset(0);
   }
+  static Result<std::unique_ptr<Impl>> Open(const PipelineSpec& spec);
 
   void Start() {
     if (c_.prefetch == 0 || thread_.joinable()) return;
@@ -270,11 +271,12 @@ class Pipeline::Impl {
     return OkStatus();
   }
 
-  Status CheckFinite() {
-    if (given_.empty()) return OkStatus();
+  Status CheckFinite() { return CheckFinite(given_); }
+  Status CheckFinite(std::span<const int64_t> elements) {
+    if (elements.empty()) return OkStatus();
     StopPrefetch();  // the source is its own while it runs
-    Status finite = source_->Load(given_);
-    if (finite.ok()) finite = data::CheckFinite(*source_, given_);
+    Status finite = source_->Load(elements);
+    if (finite.ok()) finite = data::CheckFinite(*source_, elements);
     MT_RETURN_IF_ERROR(Restore(cursor()));
     return finite;
   }
@@ -423,15 +425,7 @@ const Tensor& Batch::operator[](std::string_view name) const {
 Pipeline::Pipeline(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Pipeline::~Pipeline() = default;
 
-namespace {
-
-struct Opened {
-  std::unique_ptr<Source> source;
-  Compiled compiled;
-  int labels = -1;
-};
-
-Result<Opened> Open(const PipelineSpec& spec) {
+Result<std::unique_ptr<Pipeline::Impl>> Pipeline::Impl::Open(const PipelineSpec& spec) {
   SourceSpec from = spec.source;
   for (const Stage& stage : spec.stages) {
     from.cached = from.cached || std::holds_alternative<CacheStage>(stage);
@@ -444,15 +438,12 @@ Result<Opened> Open(const PipelineSpec& spec) {
   }
   compiler.AddSource();
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
-  return Opened{std::move(source), std::move(compiled), labels};
+  return std::make_unique<Impl>(std::move(source), std::move(compiled), labels);
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
-  MT_ASSIGN_OR_RETURN(Opened opened, Open(spec).From(Origin::kInput));
-  auto made = std::unique_ptr<Pipeline>(new Pipeline(
-      std::make_unique<Impl>(std::move(opened.source), std::move(opened.compiled), opened.labels)));
+  MT_ASSIGN_OR_RETURN(auto impl, Impl::Open(spec).From(Origin::kInput));
+  auto made = std::unique_ptr<Pipeline>(new Pipeline(std::move(impl)));
   made->ExpectClasses(spec.classes, spec.labels);
   made->ExpectIds(std::move(spec.rows));
   return made;
@@ -471,6 +462,9 @@ Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeo
   return impl_->Next(std::move(stop), timeout).From(Origin::kInput);
 }
 Status Pipeline::CheckFinite() { return impl_->CheckFinite().From(Origin::kInput); }
+Status Pipeline::CheckFinite(std::span<const int64_t> elements) {
+  return impl_->CheckFinite(elements).From(Origin::kInput);
+}
 Cursor Pipeline::cursor() const { return impl_->cursor(); }
 Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); }
 bool Pipeline::endless() const { return impl_->compiled().endless; }

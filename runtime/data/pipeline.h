@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -80,6 +81,8 @@ class Pipeline {
   // is read anew, whatever part UseOnly asks for, so that each process finds the same; and batches
   // that were made ahead are made again.
   Status CheckFinite();
+  // The same of an earlier batch, by its Batch::elements.
+  Status CheckFinite(std::span<const int64_t> elements);
 
   // Says what Next() will give: batches made ahead do not count.
   Cursor cursor() const;

@@ -122,7 +122,7 @@ class Fitting {
   Status Step(const Batch& batch, int64_t steps_per_epoch, Duration waited) {
     const Duration begin = clock_.Monotonic();
     auto ran = runner_.TrainStep(batch);
-    if (ran.status().code() == StatusCode::kAborted) return BadStep(ran.status().message());
+    if (ran.status().code() == StatusCode::kAborted) return BadStep(ran.status());
     MT_ASSIGN_OR_RETURN(const BatchFigures figures, std::move(ran));
     const Duration seconds = clock_.Monotonic() - begin;
     Position& at = result_.position;
@@ -148,9 +148,9 @@ class Fitting {
   }
 
   // The batch is done with, and counts as one without figures.
-  Status BadStep(const std::string& what) {
+  Status BadStep(const Status& bad) {
     const Status data = data_.CheckFinite();
-    const std::string why = With(what, data);
+    const std::string why = With(bad.message(), data);
     Position& at = result_.position;
     ++at.step;
     ++at.batch;
@@ -158,7 +158,8 @@ class Fitting {
     const BadStepInfo info{.position = at, .in_a_row = bad_in_a_row_, .why = why};
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnBadStep(info));
     if (bad_in_a_row_ < o_.end_after_bad_steps) return AskCallbacks();
-    EndOfNumbers(why, data);
+    // A step that another process ran on data of its own has been looked at there.
+    EndOfNumbers(why, data.ok() && bad.origin() == Origin::kInput ? bad : data);
     return OkStatus();
   }
 

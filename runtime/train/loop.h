@@ -126,7 +126,8 @@ struct FitResult {
   Position position;
   std::vector<EpochInfo> history;  // with that of the position it began at
   // Of kNotFinite, whose fault it is: kInput where the last batch's data is not finite
-  // (BatchSource::CheckFinite), so that no other attempt would go better.
+  // (BatchSource::CheckFinite, or the step's own error where it read its data elsewhere), so that
+  // no other attempt would go better.
   Origin whose = Origin::kNumbers;
   // Why it ended before its end: "step 12: output `loss` is not finite; first not finite: log
   // (logits) at model.cc:31; no variable was changed; the last checkpoint is of step 10"; "step 70:

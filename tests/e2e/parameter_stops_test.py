@@ -5,13 +5,14 @@ import json
 import pathlib
 import re
 import signal
+import struct
 import time
 import unittest
 import urllib.request
 
 from parameter_server_case import Case  # it takes its arguments
 from process_job import DEADLINE
-from parameter_job import DIGITS, HEAD
+from parameter_job import DIGITS, GUIDE, HEAD, write_idx
 
 
 class Life(Case):
@@ -108,6 +109,22 @@ class Life(Case):
         job.start_all()
         self.assertEqual(job.wait(job.leader), 79, job.logs())
         self.assertIn("output `loss`: expected finite numbers, got: nan", job.log(job.leader))
+
+
+    def test_data_that_is_not_finite_ends_it_with_65_and_is_named_by_file_and_example(self):
+        # The worker's own data; of three workers each reads all of it.
+        for workers in (1, 3):
+            with self.subTest(workers):
+                self.values = dict(self.values, w0=-0.4, every=0, devices=1)
+                job = self.job(f"data-{workers}", HEAD + GUIDE, workers=workers)
+                numbers = [1.0] * 1000
+                numbers[37] = float("nan")
+                write_idx(job.folder / "x.idx", 0x0D, [1000, 1], struct.pack(">1000f", *numbers))
+                job.start_all()
+                self.assertEqual(job.wait(job.leader), 65, job.logs())
+                log = job.log(job.leader)
+                self.assertIn("first not finite: input x", log)
+                self.assertIn(f"{job.folder}/x.idx, component `x`: example 37: expected finite numbers, got: nan", log)
 
 
 class Stopping(Case):

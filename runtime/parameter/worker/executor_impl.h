@@ -130,6 +130,7 @@ class Executor::Impl {
     Duration until{};  // monotonic: how long servers are waited for; anew once it has computed
     const Function* function = nullptr;
     std::vector<Tensor> inputs;
+    std::map<int64_t, std::vector<int64_t>> examples;  // of its batch, by the entry of the dataset
     RunReply reply;
     std::vector<Tensor> outputs;
     int64_t seq = -1;  // -1: pushes nothing
@@ -174,7 +175,7 @@ class Executor::Impl {
   // What is kept of the same step, and of none that has ended. null: nothing.
   RunPtr TakeReturned(const RunRequest& request) MT_REQUIRES(mutex_);
   Status Gather(StepRun& run);
-  Result<std::vector<Tensor>> NextBatch(data::Pipeline& pipeline);
+  Result<data::Batch> NextBatch(data::Pipeline& pipeline);
   void Compute(const RunPtr& run);
   Status Pull(StepRun& run);
   Status PullFrom(StepRun& run, const std::vector<int32_t>& servers);
@@ -182,7 +183,7 @@ class Executor::Impl {
   std::optional<int64_t> HeldVersion(const StepRun& run, int32_t server) const;
   Status WriteHeld(const StepRun& run);
   Status RunStep(StepRun& run);
-  static Status CheckFinite(const StepRun& run, const std::string& what, const Tensor& value);
+  Status CheckFinite(const StepRun& run, const std::string& what, const Tensor& value);
   void Send(const RunPtr& run, size_t push);
   void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer,
             std::vector<Tensor> values);

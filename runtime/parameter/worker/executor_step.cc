@@ -51,6 +51,7 @@ void Executor::Impl::Begin(const RunPtr& run) {
     // Its batch, and its number. What it may still hear of its pushes, it passes over.
     run->function = before->function;
     run->inputs = std::move(before->inputs);
+    run->examples = std::move(before->examples);
     run->seq = before->seq;
     std::set<size_t> open;
     {
@@ -100,8 +101,9 @@ Status Executor::Impl::Gather(StepRun& run) {
     if (auto* value = std::get_if<Tensor>(&entry)) {
       run.inputs.push_back(*value);
     } else if (auto* pipeline = std::get_if<std::unique_ptr<data::Pipeline>>(&entry)) {
-      MT_ASSIGN_OR_RETURN(std::vector<Tensor> batch, NextBatch(**pipeline));
-      for (Tensor& component : batch) run.inputs.push_back(std::move(component));
+      MT_ASSIGN_OR_RETURN(data::Batch batch, NextBatch(**pipeline));
+      for (Tensor& component : batch.components) run.inputs.push_back(std::move(component));
+      run.examples[argument.entry] = std::move(batch.elements);
       run.reply.cursors.push_back({argument.entry, (*pipeline)->cursor().ToString()});
     } else {
       return InvalidArgument("expected a dataset or a value as argument, got: a function");
@@ -133,11 +135,11 @@ Status Executor::Impl::Gather(StepRun& run) {
 }
 
 // At the end of a pass the next one begins.
-Result<std::vector<Tensor>> Executor::Impl::NextBatch(data::Pipeline& pipeline) {
+Result<data::Batch> Executor::Impl::NextBatch(data::Pipeline& pipeline) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     auto next = pipeline.Next(stop_, kDataTimeout);
     MT_RETURN_IF_ERROR(next.status());
-    if (next->has_value()) return std::move((*next)->components);
+    if (next->has_value()) return std::move(**next);
   }
   return InvalidArgument("dataset: expected at least one batch in a pass, got: none")
       .From(Origin::kInput);
@@ -167,21 +169,28 @@ void Executor::Impl::Compute(const RunPtr& run) {
   for (const size_t push : sends) Send(run, push);
 }
 
-// Errors: kAborted, a bad step.
+// Errors: kAborted, a bad step; of Origin::kInput where its data is not finite, which then has its
+// file and its example in the message.
 Status Executor::Impl::CheckFinite(const StepRun& run, const std::string& what,
                                    const Tensor& value) {
   const int64_t bad = mesh::CountNotFinite(value);
   if (bad == 0) return OkStatus();
   const int64_t all = value.type().num_elements();
   const auto first = run.function->step->FirstNotFinite();
+  Status input;
+  for (const auto& [entry, examples] : run.examples) {
+    if (!input.ok()) break;
+    input = std::get<std::unique_ptr<data::Pipeline>>(loaded_[static_cast<size_t>(entry)])
+                ->CheckFinite(examples);
+  }
   return Aborted("step " + std::to_string(run.request.step) + ": " + what +
                  ": expected finite numbers, got: " +
                  (all == 1 ? std::to_string(value.Item())
                            : std::to_string(bad) + " of " + std::to_string(all) + " that are not") +
                  "; first not finite: " +
                  (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
-                 "; nothing was pushed")
-      .From(Origin::kNumbers);
+                 "; nothing was pushed" + (input.ok() ? "" : "; " + input.message()))
+      .From(input.origin().value_or(Origin::kNumbers));
 }
 
 Status Executor::Impl::RunStep(StepRun& run) {

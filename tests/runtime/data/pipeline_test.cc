@@ -323,6 +323,9 @@ TEST(PipelineTest, NumbersThatAreNotFiniteAreNamedWhenAsked) {
         EXPECT_EQ(pipeline->CheckFinite().origin(), Origin::kInput);
       }
     }
+    // Of a batch that was given before, and nothing is lost by that either.
+    EXPECT_EQ(pipeline->CheckFinite(Ints{4, 5, 6, 7}), want[1]);
+    EXPECT_EQ(pipeline->CheckFinite(Ints{0, 3}), OkStatus());
     auto end = pipeline->Next();
     EXPECT_TRUE(end.ok() && !end->has_value());
   }
