@@ -140,6 +140,10 @@ Metric TopKCategoricalAccuracy(std::string name = "top_k_categorical_accuracy", 
 Metric BinaryAccuracy(std::string name = "binary_accuracy");
 Metric MeanSquaredError(std::string name = "mean_squared_error");
 Metric MeanAbsoluteError(std::string name = "mean_absolute_error");
+// tf.estimator's label/mean and prediction/mean, of labels that are as the predictions: their mean,
+// and that of the predictions, or of the probabilities that they say (LossFunction::Probability).
+Metric LabelMean(std::string name = "label_mean");
+Metric PredictionMean(std::string name = "prediction_mean");
 
 // --- sums over the examples, and what they come to
 

@@ -89,7 +89,9 @@
   ROW(MeanSquaredError, MeanSquaredError)                           \
   ROW(MeanAbsoluteError, MeanAbsoluteError)                         \
   ROW(Mse, MeanSquaredError)                                        \
-  ROW(Mae, MeanAbsoluteError)
+  ROW(Mae, MeanAbsoluteError)                                       \
+  ROW(LabelMean, LabelMean)                                         \
+  ROW(PredictionMean, PredictionMean)
 
 #define MT_SOURCES(ROW)         \
   ROW(Idx, Idx)                 \

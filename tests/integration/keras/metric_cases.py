@@ -140,7 +140,23 @@ def error(kind):
     return draw_error
 
 
+def mean(of_labels):
+    def draw_mean(draw):
+        dims = [sum(SIZES), draw.integer(1, 3)]
+        if draw.chance():
+            # Probabilities, where predictions say them by their logits.
+            loss, predictions, labels, probability, _ = of_ones(draw)
+            values = labels if of_labels else probability
+        else:
+            loss, predictions, labels = "mean_squared_error", draw.normal(*dims), draw.normal(*dims)
+            values = labels if of_labels else predictions
+        values = np.asarray(values, np.float32)
+        return loss, predictions, labels, lambda dtype: keras.metrics.Mean(dtype=dtype), (values, np.ones_like(values))
+    return draw_mean
+
+
 ROWS = {
+    "label_mean": mean(True), "prediction_mean": mean(False),
     "accuracy": accuracy, "binary_accuracy": binary_accuracy, "categorical_accuracy": categorical_accuracy,
     "sparse_categorical_accuracy": sparse_categorical_accuracy, "perplexity": perplexity,
     "top_k_categorical_accuracy": top_k(keras.metrics.TopKCategoricalAccuracy, "categorical_crossentropy"),

@@ -18,7 +18,8 @@ COMPARED = {
     "metrics": """
         accuracy binary_accuracy categorical_accuracy sparse_categorical_accuracy
         top_k_categorical_accuracy sparse_top_k_categorical_accuracy
-        perplexity precision recall auc pr_auc mean_squared_error mean_absolute_error mse mae""".split(),
+        perplexity precision recall auc pr_auc mean_squared_error mean_absolute_error mse mae
+        label_mean prediction_mean""".split(),
     "optimizers": "adam adamw adamax nadam lion sgd rmsprop adagrad ftrl".split(),
     "schedules": """
         constant exponential_decay inverse_time_decay polynomial_decay cosine_decay piecewise_constant_decay""".split(),

@@ -26,7 +26,8 @@ TEST(MetricLabelsTest, WhatDoesNotFitIsRefused) {
   for (const Metric& metric :
        {metrics::CategoricalAccuracy("it"), metrics::TopKCategoricalAccuracy("it", 1),
         metrics::BinaryAccuracy("it"), metrics::MeanSquaredError("it"),
-        metrics::MeanAbsoluteError("it")}) {
+        metrics::MeanAbsoluteError("it"), metrics::LabelMean("it"),
+        metrics::PredictionMean("it")}) {
     EXPECT_EQ(Traced(of_numbers, metric, kNumbers),
               InvalidArgument("it: expected labels i32[4,4] beside predictions f32[4,4], got: "
                               "labels i32[4]"));

@@ -115,6 +115,35 @@ TEST_P(FiguresTest, SumsAreOverAllExamplesWhateverTheBatches) {
   });
 }
 
+// 7 examples in batches of 4, of which the last one is short.
+TEST_P(FiguresTest, AnEstimatorsMeansAreOverAllExamples) {
+  strategy::ForStrategy(GetParam(), [](strategy::Strategy& strategy) -> Status {
+    const Tensor x = strategy::Floats({7, 1}, {-3, -2, -1, 0, 1, 2, 4});
+    const Tensor y = strategy::Floats({7}, {1, 0, 1, 1, 0, 1, 1});
+    for (const bool binary : {false, true}) {
+      Model model(std::make_shared<nn::Sequential>(
+                      nn::Dense(1, {.name = binary ? "binary" : "squared",
+                                    .use_bias = false,
+                                    .kernel_initializer = nn::Initializer::Constant(2)})),
+                  strategy);
+      MT_RETURN_IF_ERROR(model.Compile(
+          {.loss = binary ? train::losses::BinaryCrossentropy({.from_logits = true})
+                          : train::losses::MeanSquaredError(),
+           .optimizer = train::Sgd({.common = {.learning_rate = 0}}),
+           .metrics = {train::metrics::LabelMean(), train::metrics::PredictionMean()}}));
+      MT_ASSIGN_OR_RETURN(const train::Scalars figures, model.Evaluate(Arrays{x, y, 4}));
+      double predicted = 0;
+      for (const float number : x.values<float>()) {
+        predicted += binary ? 1 / (1 + std::exp(-2.0 * number)) : 2.0 * number;
+      }
+      MT_WANT(std::abs(train::FindScalar(figures, "label_mean").value() - 5.0 / 7) <= 1e-6);
+      MT_WANT(std::abs(train::FindScalar(figures, "prediction_mean").value() - predicted / 7) <=
+              1e-6);
+    }
+    return OkStatus();
+  });
+}
+
 // Weights that never change: a validation of some steps is of the same examples after each epoch,
 // and Evaluate's with as many steps, however a shuffle orders each pass.
 TEST_P(FiguresTest, AValidationOfSomeStepsIsOfTheSameExamplesEachTime) {
