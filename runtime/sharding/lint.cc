@@ -21,23 +21,43 @@ Status CheckEven(const std::string& what, const Layout& layout, const program::T
   return OkStatus();
 }
 
-Status CheckReplication(const std::string& value, const program::TensorType& type,
-                        const Layout& from, const Layout& to, const std::string& reason,
-                        const std::string& advice, const Options& options) {
-  const auto whole = [](const Layout& layout) {
-    const Layout canonical = layout.Canonical();
-    return std::all_of(canonical.dims().begin(), canonical.dims().end(),
-                       [](const auto& axes) { return axes.empty(); });
-  };
-  if (type.num_bytes() < options.replication_limit_bytes || whole(from) || !whole(to)) {
-    return OkStatus();
+std::vector<bool> OfStates(const Program& program) {
+  enum Origin : uint8_t { kConstant, kStates, kFed };
+  std::vector<Origin> origins(program.values.size(), kConstant);
+  for (const program::Port& p : program.inputs) origins[p.value] = kFed;
+  for (const program::State& s : program.states) origins[s.entry] = kStates;
+  for (const program::Op& op : program.ops) {
+    Origin origin = kConstant;
+    for (const ValueId v : op.operands) origin = std::max(origin, origins[v]);
+    for (const ValueId v : op.results) origins[v] = origin;
   }
-  return InvalidArgument("silent replication: " + value + ", split as " + from.ToString() +
-                         ", would be gathered (" + HumanBytes(type.num_bytes()) +
-                         ") whole onto every device for " + reason +
-                         "; expected: a layout that keeps it split (" + advice +
-                         "), or in C++ a replication_limit_bytes above its size, got: " +
-                         HumanBytes(options.replication_limit_bytes));
+  std::vector<bool> of_states;
+  for (const Origin origin : origins) of_states.push_back(origin == kStates);
+  return of_states;
+}
+
+GatherLimit LimitFor(const program::Op& op, const Split& split, bool of_states,
+                     int64_t limit_bytes) {
+  if (op.kind == "relayout") return {};
+  GatherLimit limit{.bytes = limit_bytes};
+  if (!of_states) return limit;
+  for (const AxisList& axes : split.factors) {
+    for (const int axis : axes) limit.asked.Add(axis);
+  }
+  return limit;
+}
+
+Status SilentReplication(const std::string& value, const Layout& from, const Move& gather,
+                         const std::string& reason, const std::string& advice,
+                         const GatherLimit& limit) {
+  std::vector<std::string> axes;
+  for (const int axis : gather.axes) axes.push_back(from.mesh().axis(axis).name);
+  return InvalidArgument(
+      "silent replication: " + value + ", split as " + from.ToString() +
+      ", would be gathered over `" + Join(axes, "+") + "`, so that " + HumanBytes(gather.held) +
+      " of it lie on every device, for " + reason + "; expected: a layout that keeps it split (" +
+      advice +
+      "), or in C++ a replication_limit_bytes above that, got: " + HumanBytes(limit.bytes));
 }
 
 Status CheckAxesUsed(const Mesh& mesh, const Given& given, const Program* program) {

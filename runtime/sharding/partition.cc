@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 #include "runtime/program/finite.h"
 #include "runtime/sharding/lint.h"
 #include "runtime/sharding/solve.h"
@@ -94,6 +95,7 @@ class Partitioner {
         global_(sharded.program),
         options_(options),
         context_{.sizes = AxisSizes(sharded.mesh), .cost = options.cost},
+        of_states_(OfStates(sharded.program)),
         versions_(sharded.program.values.size()) {
     out_.mesh = sharded.mesh;
     out_.local.name = global_.name;
@@ -119,7 +121,7 @@ class Partitioner {
       const std::string what = "output " + p.name;
       const Want want{.reason = what + " is returned " + LayoutWord(layout),
                       .advice = "a layout for output `" + p.name + "`",
-                      .asked = sharded_.output_given[i]};
+                      .limit = LimitOf(sharded_.output_given[i])};
       MT_ASSIGN_OR_RETURN(const ValueId v, Bring(p.value, PlacementOf(layout), want));
       out_.local.outputs.push_back({p.name, v});
       out_.output_layouts.push_back(layout);
@@ -130,7 +132,7 @@ class Partitioner {
       const Layout& layout = sharded_.exits[i];
       const Want want{.reason = "state " + s.name + " is stored " + LayoutWord(layout),
                       .advice = "a layout for state `" + s.name + "`",
-                      .asked = sharded_.state_given[i]};
+                      .limit = LimitOf(sharded_.state_given[i])};
       MT_ASSIGN_OR_RETURN(out_.local.states[i].exit, Bring(s.exit, PlacementOf(layout), want));
     }
     if (options_.guard_updates) AddGuard();
@@ -148,7 +150,7 @@ class Partitioner {
     int operand = 0;
     std::string reason;
     std::string advice;
-    bool asked = false;  // somebody asked for exactly this layout
+    GatherLimit limit = {};
   };
   struct Mask {
     ValueId from;
@@ -156,6 +158,11 @@ class Partitioner {
     double value;
     ValueId local;
   };
+
+  // `asked`: somebody asked for exactly this layout.
+  GatherLimit LimitOf(bool asked) const {
+    return asked ? GatherLimit() : GatherLimit{.bytes = options_.replication_limit_bytes};
+  }
 
   ValueId NewValue(TensorType type, int32_t op, const Layout& layout, const program::Dims& global) {
     out_.local.values.push_back({std::move(type), op});
@@ -216,8 +223,9 @@ class Partitioner {
     std::vector<Placement> have;
     for (const Version& version : versions_[v]) have.push_back(version.placement);
     const program::Dims& dims = global_.type(v).dims;
-    const BlockRoute route = PlanBlocks(have, placement, wanted, dims,
-                                        mesh::DTypeBytes(global_.type(v).dtype), context_);
+    const BlockRoute route =
+        PlanBlocks(have, placement, wanted, dims, mesh::DTypeBytes(global_.type(v).dtype), context_,
+                   want.limit);
     MT_ASSIGN_OR_RETURN(ValueId local, Bring(v, route.through, want));
     for (size_t k = 0; k < wanted.size(); ++k) {
       const bool whole = (route.whole >> k & 1) != 0;
@@ -317,7 +325,7 @@ class Partitioner {
 
   // What may keep `v` from being gathered for the op `wants`: where it comes from a layer, the
   // layouts of that layer's weights decide how it lies.
-  std::string Advice(ValueId v, const Op* wants) const {
+  std::string Advice(ValueId v, const Op* wants, const Move& gather) const {
     const std::string relayout = "a Relayout of it before that op";
     for (const program::Port& p : global_.inputs) {
       if (p.value == v) {
@@ -325,20 +333,31 @@ class Partitioner {
                relayout;
       }
     }
-    const std::string rule = ", in a manifest a rule of layout.rules, or ";
+    const std::string rule = ", in a manifest a rule of layout.rules";
     for (const program::State& s : global_.states) {
-      if (s.entry == v) return "another layout of state `" + s.name + "`" + rule + relayout;
+      if (s.entry != v) continue;
+      std::vector<mesh::DimSharding> dims = sharded_.layouts[v].dims();
+      for (mesh::DimSharding& axes : dims) {
+        std::erase_if(axes, [&](int axis) { return gather.axes.Has(axis); });
+      }
+      const auto without = Layout::Create(sharded_.mesh, std::move(dims));
+      MT_CHECK(without.ok());
+      return "another layout of state `" + s.name + "`" + rule + ", as {match: " + s.name +
+             ", spec: [" + Join(without->specs(), ", ") + "]}, or " + relayout;
     }
-    const auto has_weights = [&](const std::string& path) {
-      return !path.empty() &&
-             std::any_of(global_.states.begin(), global_.states.end(),
-                         [&](const program::State& s) { return s.name.starts_with(path + "."); });
+    const auto weights = [&](const std::string& path) {
+      std::vector<std::string> names;
+      for (const program::State& s : global_.states) {
+        if (!path.empty() && s.name.starts_with(path + ".")) names.push_back("`" + s.name + "`");
+      }
+      return names;
     };
     const int32_t producer = global_.values[v].op;
     std::string layer = producer < 0 ? "" : global_.ops[producer].path;
-    if (!has_weights(layer) && wants != nullptr) layer = wants->path;
-    if (!has_weights(layer)) return relayout;
-    return "another layout of the weights of `" + layer + "`" + rule + relayout;
+    if (weights(layer).empty() && wants != nullptr) layer = wants->path;
+    if (weights(layer).empty()) return relayout;
+    return "another layout of the weights of `" + layer + "`" + rule + " for " +
+           Join(weights(layer), ", ") + ", or " + relayout;
   }
 
   Result<ValueId> Bring(ValueId v, const Placement& placement, const Want& want) {
@@ -347,12 +366,16 @@ class Partitioner {
       if (version.placement == placement) return version.local;
     }
     const ReshardPlan* best = nullptr;
+    double least = 0;
     size_t start = 0;
     for (size_t i = 0; i < versions.size(); ++i) {
       const ReshardPlan& plan = PlanReshard(versions[i].placement, placement, global_.type(v).dims,
                                             mesh::DTypeBytes(global_.type(v).dtype), context_);
-      if (!plan.possible || (best != nullptr && plan.seconds >= best->seconds)) continue;
+      const double seconds =
+          plan.seconds + (RefusedGather(plan, want.limit) == nullptr ? 0 : kRefused);
+      if (!plan.possible || (best != nullptr && seconds >= least)) continue;
       best = &plan;
+      least = seconds;
       start = i;
     }
     MT_CHECK(best != nullptr);
@@ -366,10 +389,10 @@ class Partitioner {
     if (origin != nullptr) {
       reshard.reason = "input " + std::to_string(want.operand) + " of " + OpText(*origin);
     }
-    if (!want.asked) {
-      MT_RETURN_IF_ERROR(
-          CheckReplication(reshard.value, global_.type(v), reshard.from, reshard.to, reshard.reason,
-                           want.advice.empty() ? Advice(v, origin) : want.advice, options_));
+    if (const Move* gather = RefusedGather(*best, want.limit)) {
+      return SilentReplication(reshard.value, reshard.from, *gather, reshard.reason,
+                               want.advice.empty() ? Advice(v, origin, *gather) : want.advice,
+                               want.limit);
     }
     ValueId at = versions[start].local;
     for (const Move& move : best->moves) {
@@ -450,7 +473,10 @@ class Partitioner {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
       const Placement placement = OperandPlacement(table, split, static_cast<int>(i));
-      const Want want{.op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"};
+      const Want want{
+          .op = index,
+          .operand = static_cast<int>(i),
+          .limit = LimitFor(op, split, of_states_[v], options_.replication_limit_bytes)};
       const std::vector<BlocksWanted> blocks =
           WantedOf(table, split, static_cast<int>(i), context_.sizes);
       MT_ASSIGN_OR_RETURN(ValueId local, blocks.empty() ? Bring(v, placement, want)
@@ -644,6 +670,7 @@ class Partitioner {
   const Program& global_;
   const Options& options_;
   ReshardContext context_;
+  std::vector<bool> of_states_;                 // per global value
   std::vector<std::vector<Version>> versions_;  // per global value
   std::vector<Mask> masks_;
   std::vector<int> block_ops_;  // local ops that EmitBlock made

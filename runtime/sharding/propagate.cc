@@ -97,7 +97,8 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
                   .mesh = &mesh,
                   .reshard = {.sizes = AxisSizes(mesh), .cost = options.cost},
                   .refuse_uneven = options.refuse_uneven,
-                  .replication_limit_bytes = options.replication_limit_bytes};
+                  .replication_limit_bytes = options.replication_limit_bytes,
+                  .of_states = OfStates(program)};
   const program::Registry& registry = program::Registry::Standard();
   problem.ops.reserve(program.ops.size());
   problem.uses.assign(program.values.size(), 0);

@@ -79,6 +79,7 @@ class Search {
     const int64_t bytes_after = Bytes(move.after);
     const int64_t n = context_.sizes.Product(move.axes);
     const CostModel& cost = context_.cost;
+    move.held = bytes_after;
     switch (move.kind) {
       case MoveKind::kSlice:
         move.bytes = 0;
@@ -256,10 +257,22 @@ const ReshardPlan& PlanReshard(const Placement& from, const Placement& to,
   return context.memo->Plan(from, to, dims, element_bytes, context);
 }
 
+const Move* RefusedGather(const ReshardPlan& plan, const GatherLimit& limit) {
+  const auto refused = [&](const Move& move) {
+    return move.kind == MoveKind::kAllGather && move.held >= limit.bytes &&
+           !std::all_of(move.axes.begin(), move.axes.end(),
+                        [&](int axis) { return limit.asked.Has(axis); });
+  };
+  const auto found = std::find_if(plan.moves.begin(), plan.moves.end(), refused);
+  return found == plan.moves.end() ? nullptr : &*found;
+}
+
 double ReshardSeconds(const Placement& from, const Placement& to, std::span<const int64_t> dims,
-                      int64_t element_bytes, const ReshardContext& context) {
+                      int64_t element_bytes, const ReshardContext& context,
+                      const GatherLimit& limit) {
   const ReshardPlan& plan = PlanReshard(from, to, dims, element_bytes, context);
-  return plan.possible ? plan.seconds : std::numeric_limits<double>::infinity();
+  if (!plan.possible) return std::numeric_limits<double>::infinity();
+  return plan.seconds + (RefusedGather(plan, limit) == nullptr ? 0 : kRefused);
 }
 
 }  // namespace meshtrain::sharding

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -27,6 +28,7 @@ struct Move {
   mesh::Reduction reduction = mesh::Reduction::kSum;
   Placement after;
   int64_t bytes = 0;  // sent by one device
+  int64_t held = 0;   // bytes of the value that one device has behind it
   double seconds = 0;
 };
 
@@ -54,8 +56,23 @@ const ReshardPlan& PlanReshard(const Placement& from, const Placement& to,
                                std::span<const int64_t> dims, int64_t element_bytes,
                                const ReshardContext& context);
 
-// PlanReshard(...).seconds, infinite when impossible.
+// What of a value may be gathered without a word.
+struct GatherLimit {
+  // A gather behind which a device has so much of it, or more, is refused,
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+  // unless it is over axes of these alone.
+  AxisList asked = {};
+};
+// The first gather on the way that is refused; null: none.
+const Move* RefusedGather(const ReshardPlan& plan, const GatherLimit& limit);
+
+// Added to the seconds of what Partition would refuse: taken only where nothing else is possible,
+// so that the error names it.
+inline constexpr double kRefused = 1e6;
+
+// PlanReshard(...).seconds, and kRefused where it is; infinite when impossible.
 double ReshardSeconds(const Placement& from, const Placement& to, std::span<const int64_t> dims,
-                      int64_t element_bytes, const ReshardContext& context);
+                      int64_t element_bytes, const ReshardContext& context,
+                      const GatherLimit& limit = {});
 
 }  // namespace meshtrain::sharding

@@ -43,8 +43,8 @@ struct CostModel {
 
 struct Options {
   CostModel cost;
-  // A value that would be gathered whole onto every device although nobody asked for it is an error
-  // from this size on.
+  // A gather that nobody asked for, over all axes that split a value or some, is an error where a
+  // device then has so many bytes of it or more (lint.h).
   int64_t replication_limit_bytes = int64_t{64} << 20;
   // Refuse shards of unequal size (kInvalidArgument naming the value, its dimension and the axis).
   bool refuse_uneven = false;

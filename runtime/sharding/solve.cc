@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "runtime/base/check.h"
+#include "runtime/sharding/lint.h"
 #include "runtime/sharding/windows.h"
 
 namespace meshtrain::sharding {
@@ -287,11 +288,12 @@ class Solver {
   }
 
   // Of the cheapest way from a layout that there is.
-  double SecondsToBring(ValueId v, const Placement& want) const {
+  double SecondsToBring(ValueId v, const Placement& want, const GatherLimit& limit = {}) const {
     double seconds = kInfinite;
     for (const Placement& have : available_[v]) {
-      seconds = std::min(seconds, ReshardSeconds(have, want, problem_.dims(v),
-                                                 problem_.element_bytes(v), problem_.reshard));
+      seconds =
+          std::min(seconds, ReshardSeconds(have, want, problem_.dims(v), problem_.element_bytes(v),
+                                           problem_.reshard, limit));
       if (seconds == 0) break;
     }
     return seconds;
@@ -306,17 +308,19 @@ class Solver {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
       const Placement want = OperandPlacement(info.table, split, static_cast<int>(i));
+      const GatherLimit limit =
+          LimitFor(op, split, problem_.of_states[v], problem_.replication_limit_bytes);
       const std::vector<BlocksWanted> blocks =
           WantedOf(info.table, split, static_cast<int>(i), sizes);
       if (blocks.empty()) {
-        seconds += SecondsToBring(v, want);
+        seconds += SecondsToBring(v, want, limit);
       } else {
-        seconds += Reachable(v, want) ? PlanBlocks(available_[v], want, blocks, problem_.dims(v),
-                                                   problem_.element_bytes(v), problem_.reshard)
-                                            .seconds
-                                      : kInfinite;
+        seconds += Reachable(v, want)
+                       ? PlanBlocks(available_[v], want, blocks, problem_.dims(v),
+                                    problem_.element_bytes(v), problem_.reshard, limit)
+                             .seconds
+                       : kInfinite;
       }
-      if (ReplicatesSilently(v, want)) seconds += kRefused;
       bytes += static_cast<double>(LocalElements(want, problem_.dims(v), sizes) *
                                    problem_.element_bytes(v));
     }
@@ -343,15 +347,6 @@ class Solver {
       return PlanReshard(have, want, problem_.dims(v), problem_.element_bytes(v), problem_.reshard)
           .possible;
     });
-  }
-
-  // Partition would refuse to gather the value whole for this (CheckReplication).
-  bool ReplicatesSilently(ValueId v, const Placement& want) const {
-    if (want.AnySplit() || program_.type(v).num_bytes() < problem_.replication_limit_bytes) {
-      return false;
-    }
-    return std::all_of(available_[v].begin(), available_[v].end(),
-                       [](const Placement& have) { return have.AnySplit(); });
   }
 
   // What it will cost to bring a value that was left at `placement` to where its users want it.

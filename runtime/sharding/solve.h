@@ -51,6 +51,7 @@ struct Problem {
   std::vector<int> uses;
   // Per value: one op that uses it, -1: none.
   std::vector<int> user;
+  std::vector<bool> of_states;  // per value: lint.h's OfStates
 
   std::span<const int64_t> dims(ValueId v) const { return program->values[v].type.dims; }
   int64_t element_bytes(ValueId v) const { return mesh::DTypeBytes(program->values[v].type.dtype); }
@@ -73,15 +74,11 @@ std::vector<bool> ToExpand(const Problem& problem);
 // Values that are not fixed get axes from their neighbours; axes are only ever added, so this ends.
 void SpreadHints(Problem& problem);
 
-// Added to a Solution's seconds for what Partition would refuse: taken only where nothing else is
-// possible, so that the error names it.
-inline constexpr double kRefused = 1e6;
-
 struct Solution {
   std::vector<Split> splits;          // per op
   std::vector<Placement> placements;  // per value, as its producer leaves it
-  // One device's part of the work, and what is moved for it, up to the ends. The masks and cuts
-  // that Partition adds are not in it.
+  // One device's part of the work, and what is moved for it, up to the ends; kRefused for what
+  // Partition would refuse. The masks and cuts that Partition adds are not in it.
   double seconds = 0;
 };
 Solution Solve(const Problem& problem);

@@ -117,7 +117,8 @@ HaloCost CostOfHalo(const BlocksWanted& wanted, int64_t size, std::span<const in
 
 BlockRoute PlanBlocks(std::span<const Placement> have, const Placement& placement,
                       std::span<const BlocksWanted> wanted, std::span<const int64_t> dims,
-                      int64_t element_bytes, const ReshardContext& context) {
+                      int64_t element_bytes, const ReshardContext& context,
+                      const GatherLimit& limit) {
   BlockRoute best;
   best.seconds = std::numeric_limits<double>::infinity();
   for (uint32_t whole = 0; whole < 1u << wanted.size(); ++whole) {
@@ -128,8 +129,8 @@ BlockRoute PlanBlocks(std::span<const Placement> have, const Placement& placemen
     }
     route.seconds = std::numeric_limits<double>::infinity();
     for (const Placement& from : have) {
-      route.seconds = std::min(route.seconds,
-                               ReshardSeconds(from, route.through, dims, element_bytes, context));
+      route.seconds = std::min(
+          route.seconds, ReshardSeconds(from, route.through, dims, element_bytes, context, limit));
     }
     std::vector<int64_t> local(dims.begin(), dims.end());
     for (size_t d = 0; d < local.size(); ++d) {

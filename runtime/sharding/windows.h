@@ -69,9 +69,11 @@ struct BlockRoute {
 };
 // The cheapest of them, from the layouts that the value is in. `placement`: with every dimension in
 // chunks.
+// A gather beyond `limit` only where there is no other way.
 BlockRoute PlanBlocks(std::span<const Placement> have, const Placement& placement,
                       std::span<const BlocksWanted> wanted, std::span<const int64_t> dims,
-                      int64_t element_bytes, const ReshardContext& context);
+                      int64_t element_bytes, const ReshardContext& context,
+                      const GatherLimit& limit);
 
 // One dimension from chunks to blocks, of a local tensor of `local` dimensions.
 struct HaloCost {

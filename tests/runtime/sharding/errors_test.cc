@@ -104,10 +104,11 @@ TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
       message,
       ::testing::MatchesRegex(
           "silent replication: %[0-9]+ f32.1024,2. of softmax at errors_test.cc:[0-9]+, split as "
-          "\\{batch, \\*\\}, would be gathered \\(8.19 [kK]B\\) whole onto every device for output "
-          "logits is returned replicated; expected: a layout that keeps it split \\(a layout for "
-          "output `logits`\\), or in C\\+\\+ a replication_limit_bytes above its size, got: 8.19 "
-          "[kK]B"));
+          "\\{batch, \\*\\}, would be gathered over `batch`, so that 8.19 [kK]B of it lie on every "
+          "device, for output logits is returned replicated; expected: a layout that keeps it "
+          "split "
+          "\\(a layout for output `logits`\\), or in C\\+\\+ a replication_limit_bytes above that, "
+          "got: 8.19 [kK]B"));
   // Asked for, it is no mistake.
   given.outputs.insert_or_assign("logits", Layout::Replicated(mesh, 2));
   EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
@@ -151,7 +152,8 @@ TEST(ErrorsTest, SilentReplicationForAnOpNamesItsLineAndWhatTheUserCanChange) {
   EXPECT_THAT(
       Message(Vector(4096), mesh, given, options),
       ::testing::MatchesRegex(".* of state logits.bias, .*\\(another layout of state "
-                              "`logits.bias`, in a manifest a rule of layout.rules, or .*"));
+                              "`logits.bias`, in a manifest a rule of layout.rules, as .match: "
+                              "logits.bias, spec: .unsharded.., or .*"));
   given = OverBatch(mesh, "{*}");
   given.inputs.insert_or_assign("x", *Layout::Parse("{*}", mesh));
   EXPECT_EQ(Message(Vector(4096), mesh, given, options), "accepted");
@@ -173,7 +175,8 @@ TEST(ErrorsTest, SilentReplicationOfAnActivationNamesTheLayer) {
   EXPECT_THAT(
       Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1000}),
       ::testing::MatchesRegex(".* of mul \\(wide\\) at .*\\(another layout of the weights of "
-                              "`wide`, in a manifest a rule of layout.rules, or .*"));
+                              "`wide`, in a manifest a rule of layout.rules for `wide.kernel`, "
+                              "or .*"));
 }
 
 TEST(ErrorsTest, TheReplicationLimitIs64MiB) {
@@ -183,7 +186,93 @@ TEST(ErrorsTest, TheReplicationLimitIs64MiB) {
   EXPECT_EQ(Message(Vector(elements - 1), mesh, given), "accepted");
   EXPECT_THAT(
       Message(Vector(elements), mesh, given),
-      ::testing::MatchesRegex("silent replication: .*gathered \\(67.1 MB\\) .*got: 67.1 MB"));
+      ::testing::MatchesRegex("silent replication: .*gathered .* 67.1 MB of it .*got: 67.1 MB"));
+}
+
+// Over one of the axes that split it: a device then has half of it, of which the limit counts.
+TEST(ErrorsTest, AGatherOverOneAxisOfTwoIsSilentReplicationToo) {
+  const Mesh mesh = *Mesh::Parse("batch=2,model=2");
+  Builder b("step");
+  Builder::Scope scope(b);
+  b.Output("y", Reverse(b.Input("x", {DType::kF32, {64, 512}}), {1}));
+  const program::Program program = *b.Build();
+  Given given{.outputs_stay = true};
+  given.inputs.insert_or_assign("x", *Layout::Parse("{batch, model}", mesh));
+  EXPECT_EQ(Message(program, mesh, given, {.replication_limit_bytes = 65537}), "accepted");
+  // Of what is refused in any case the least is told; bytes are dear, as those of large values.
+  const Options refuses{.cost = {.link_bytes_per_second = 1e5}, .replication_limit_bytes = 65536};
+  EXPECT_THAT(
+      Message(program, mesh, given, refuses),
+      ::testing::MatchesRegex(
+          "silent replication: %0 f32.64,512. of input x, split as \\{batch, model\\}, "
+          "would be gathered over `model`, so that 65.5 [kK]B of it lie on every device, for "
+          "input 0 of reverse at errors_test.cc:[0-9]+; expected: a layout that keeps it "
+          "split \\(another layout of input `x`, .*"));
+  // Asked for, it is no mistake: here of one axis of two that split one dimension.
+  given.inputs.insert_or_assign("x", *Layout::Parse("{model+batch, *}", mesh));
+  given.outputs.insert_or_assign("y", *Layout::Parse("{model, *}", mesh));
+  EXPECT_EQ(Message(program, mesh, given, {.replication_limit_bytes = 1}), "accepted");
+}
+
+// A weight that lies in parts over the batch's axes is gathered where it is used, whatever its
+// size: its layout asks for that. In 16 bits it is its cast that is gathered.
+TEST(ErrorsTest, AWeightInPartsOverTheBatchIsGatheredAsItsLayoutAsks) {
+  const Mesh mesh = *Mesh::Parse("batch=2,model=2");
+  const auto step = [&](program::DType dtype) {
+    Builder b("step");
+    Builder::Scope scope(b);
+    const Variable kernel("kernel", {DType::kF32, {64, 32}});
+    const Value x = b.Input("x", {dtype, {4096, 64}});
+    const Value w = dtype == DType::kF32 ? b.Read(kernel) : program::Cast(kernel, dtype);
+    b.Output("y", ReduceSum(MatMul(x, w)));
+    return *b.Build();
+  };
+  Given given;
+  given.inputs.insert_or_assign("x", *Layout::Parse("{batch, *}", mesh));
+  given.states.insert_or_assign("kernel", *Layout::Parse("{batch, model}", mesh));
+  for (const program::DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto p = Shard(step(dtype), mesh, given, {.replication_limit_bytes = 1});
+    ASSERT_TRUE(p.ok()) << p.status().ToString();
+    std::vector<std::string> gathered;
+    for (const Reshard& reshard : p->reshards) {
+      for (const int i : reshard.ops) {
+        if (p->local.ops[i].kind == "all_gather") gathered.push_back(reshard.reason);
+      }
+    }
+    EXPECT_THAT(gathered, ::testing::ElementsAre(::testing::StartsWith("input 1 of matmul")));
+  }
+  // Over an axis that does nothing else in that op it is not asked for.
+  Builder b("step");
+  Builder::Scope scope(b);
+  b.Output("y", ReduceSum(Reverse(Variable("kernel", {DType::kF32, {64, 32}}), {0})));
+  given.inputs.clear();
+  EXPECT_THAT(
+      Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1}),
+      ::testing::MatchesRegex("silent replication: .*over `batch`.*as .match: kernel, spec: "
+                              ".unsharded, model.., or .*"));
+}
+
+// Rows of neighbours instead of all of them, though one gather takes less time than two exchanges.
+TEST(ErrorsTest, TheLimitKeepsWindowsFromGathering) {
+  const Mesh mesh = *Mesh::Parse("h=2");
+  Builder b("step");
+  Builder::Scope scope(b);
+  const Value x = b.Input("x", {DType::kF32, {16, 2}});
+  b.Output("y", program::WindowMax(Reshape(x, {1, 16, 2}), {.sizes = {3}}));
+  const program::Program program = *b.Build();
+  Given given{.outputs_stay = true};
+  given.inputs.insert_or_assign("x", *Layout::Parse("{h, *}", mesh));
+  const auto kinds = [&](int64_t limit) {
+    std::string text;
+    const auto p = Shard(program, mesh, given, {.replication_limit_bytes = limit});
+    if (!p.ok()) return p.status().message();
+    for (const program::Op& op : p->local.ops) {
+      if (op.kind == "all_gather" || op.kind == "halo") text += op.kind + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(kinds(int64_t{64} << 20), "all_gather ");
+  EXPECT_EQ(kinds(1), "halo ");
 }
 
 // What would be refused is not chosen where something else is possible: here the sum of a large
