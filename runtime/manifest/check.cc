@@ -163,7 +163,8 @@ class Checker {
 
   // The layout that a layer gives to one of its weights.
   void WeightLayout(const Layer& layer, const std::string& weight, int rank) {
-    const std::string option = weight.substr(layer.name.size() + 1) + "_layout";
+    std::string option = weight.substr(layer.name.size() + 1) + "_layout";
+    std::replace(option.begin(), option.end(), '.', '_');
     const auto specs = layer.options.Texts(option);
     if (!specs) return;
     const std::string path = layer.spot.path + "." + option;

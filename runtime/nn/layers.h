@@ -290,6 +290,10 @@ struct AttentionOptions {
   Initializer bias_initializer = Initializer::Zeros();
   std::optional<Regularizer> kernel_regularizer;
   std::optional<Regularizer> bias_regularizer;
+  std::optional<LayoutSpecs> query_kernel_layout, query_bias_layout;
+  std::optional<LayoutSpecs> key_kernel_layout, key_bias_layout;
+  std::optional<LayoutSpecs> value_kernel_layout, value_bias_layout;
+  std::optional<LayoutSpecs> output_kernel_layout, output_bias_layout;
 };
 
 // Attention of a sequence to itself, x [N, T, D] -> [N, T, D]: for each head
@@ -323,7 +327,8 @@ class MultiHeadAttention final : public Layer {
     Parameter kernel, bias;
   };
   Projection MakeProjection(std::string_view name, program::DType dtype, int64_t in, int64_t out,
-                            bool heads_first);
+                            bool heads_first, const std::optional<LayoutSpecs>& kernel_layout,
+                            const std::optional<LayoutSpecs>& bias_layout);
   Value Project(const Value& x, const Projection& projection) const;
   Value Turned(const Value& x) const;
   Value Weigh(const Value& scores, const Value* mask) const;
@@ -436,12 +441,16 @@ struct NormalizationOptions {
   Initializer gamma_initializer = Initializer::Ones();
   std::optional<Regularizer> beta_regularizer;
   std::optional<Regularizer> gamma_regularizer;
+  std::optional<LayoutSpecs> beta_layout;
+  std::optional<LayoutSpecs> gamma_layout;  // RmsNormalization's scale
 };
 struct BatchNormalizationOptions : NormalizationOptions {
   int64_t axis = -1;  // of the channels
   double momentum = 0.99;
   Initializer moving_mean_initializer = Initializer::Zeros();
   Initializer moving_variance_initializer = Initializer::Ones();
+  std::optional<LayoutSpecs> moving_mean_layout;
+  std::optional<LayoutSpecs> moving_variance_layout;
 };
 
 // (x - mean) / sqrt(variance + epsilon) * gamma + beta, channel by channel. In training the mean

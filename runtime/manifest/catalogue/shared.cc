@@ -50,6 +50,10 @@ Field RegularizerOption(std::string_view name, std::string_view about) {
       {.about = about, .fallback = "none"});
 }
 
+Field LayoutOption(std::string_view name, std::string_view about, std::string_view sample) {
+  return option::Texts(name, {.about = about, .fallback = "the rules'", .sample = sample});
+}
+
 std::vector<Field> WithKernelAndBias(std::vector<Field> own, std::string_view kernel_layout) {
   for (Field& field : std::vector<Field>{
            ActivationOption(
@@ -66,14 +70,11 @@ std::vector<Field> WithKernelAndBias(std::vector<Field> own, std::string_view ke
                {.about = "The bias's first values.", .fallback = "zeros", .sample = "ones"}),
            RegularizerOption("kernel_regularizer", "Added to the loss for the kernel."),
            RegularizerOption("bias_regularizer", "Added to the loss for the bias."),
-           option::Texts("kernel_layout",
-                         {.about = "The kernel's layout: an axis of the mesh, or unsharded, for "
-                                   "each dimension. It goes before `layout.rules`.",
-                         .fallback = "the rules'",
-                         .sample = kernel_layout}),
-           option::Texts(
-               "bias_layout",
-               {.about = "The bias's layout.", .fallback = "the rules'", .sample = "[batch]"})}) {
+           LayoutOption("kernel_layout",
+                        "The kernel's layout: an axis of the mesh, or unsharded, for "
+                        "each dimension. It goes before `layout.rules`.",
+                        kernel_layout),
+           LayoutOption("bias_layout", "The bias's layout.", "[batch]")}) {
     own.push_back(std::move(field));
   }
   return own;

@@ -14,6 +14,9 @@ namespace meshtrain::manifest {
 Field ActivationOption(const Says& says);
 Field RegularizerOption(std::string_view name, std::string_view about);  // l1, l2
 
+// Of a weight: `name` is "WEIGHT_layout", with `_` for the dots of WEIGHT's path in its layer.
+Field LayoutOption(std::string_view name, std::string_view about, std::string_view sample);
+
 // `own`, and then what every layer with a kernel and a bias takes. `kernel_layout`: a sample.
 std::vector<Field> WithKernelAndBias(std::vector<Field> own, std::string_view kernel_layout);
 // Entry::weights of such a layer.

@@ -21,17 +21,19 @@ void BatchNormalization::Build(std::span<const TensorType> inputs) {
   if (!axes.ok()) return Fail(axes.status());
   const TensorType channels{x.dtype, {x.dims[axes->front()]}};
   if (options_.scale) {
-    gamma_ = AddParameter("gamma", channels, options_.gamma_initializer,
-                          {.regularizer = options_.gamma_regularizer});
+    gamma_ =
+        AddParameter("gamma", channels, options_.gamma_initializer,
+                     {.layout = options_.gamma_layout, .regularizer = options_.gamma_regularizer});
   }
   if (options_.center) {
-    beta_ = AddParameter("beta", channels, options_.beta_initializer,
-                         {.regularizer = options_.beta_regularizer});
+    beta_ =
+        AddParameter("beta", channels, options_.beta_initializer,
+                     {.layout = options_.beta_layout, .regularizer = options_.beta_regularizer});
   }
-  moving_mean_ =
-      AddParameter("moving_mean", channels, options_.moving_mean_initializer, {.trainable = false});
+  moving_mean_ = AddParameter("moving_mean", channels, options_.moving_mean_initializer,
+                              {.layout = options_.moving_mean_layout, .trainable = false});
   moving_variance_ = AddParameter("moving_variance", channels, options_.moving_variance_initializer,
-                                  {.trainable = false});
+                                  {.layout = options_.moving_variance_layout, .trainable = false});
 }
 
 Value BatchNormalization::Call(const Value& x) {
@@ -86,6 +88,8 @@ LayerPtr BatchNormalization(const std::string& name, const Options& given) {
       InitializerOf(given, "moving_mean_initializer", options.moving_mean_initializer);
   options.moving_variance_initializer =
       InitializerOf(given, "moving_variance_initializer", options.moving_variance_initializer);
+  options.moving_mean_layout = given.Texts("moving_mean_layout");
+  options.moving_variance_layout = given.Texts("moving_variance_layout");
   return Make<nn::BatchNormalization>(std::move(options));
 }
 

@@ -20,12 +20,14 @@ void GroupNormalization::Build(std::span<const TensorType> inputs) {
                         " channels of the input, or be -1, got: " + std::to_string(groups_)));
   }
   if (options_.scale) {
-    gamma_ = AddParameter("gamma", {x.dtype, {channels}}, options_.gamma_initializer,
-                          {.regularizer = options_.gamma_regularizer});
+    gamma_ =
+        AddParameter("gamma", {x.dtype, {channels}}, options_.gamma_initializer,
+                     {.layout = options_.gamma_layout, .regularizer = options_.gamma_regularizer});
   }
   if (options_.center) {
-    beta_ = AddParameter("beta", {x.dtype, {channels}}, options_.beta_initializer,
-                         {.regularizer = options_.beta_regularizer});
+    beta_ =
+        AddParameter("beta", {x.dtype, {channels}}, options_.beta_initializer,
+                     {.layout = options_.beta_layout, .regularizer = options_.beta_regularizer});
   }
 }
 

@@ -18,12 +18,14 @@ void LayerNormalization::Build(std::span<const TensorType> inputs) {
   TensorType weight{x.dtype, {}};
   for (const int64_t axis : *axes) weight.dims.push_back(x.dims[axis]);
   if (options_.scale) {
-    gamma_ = AddParameter("gamma", weight, options_.gamma_initializer,
-                          {.regularizer = options_.gamma_regularizer});
+    gamma_ =
+        AddParameter("gamma", weight, options_.gamma_initializer,
+                     {.layout = options_.gamma_layout, .regularizer = options_.gamma_regularizer});
   }
   if (options_.center) {
-    beta_ = AddParameter("beta", weight, options_.beta_initializer,
-                         {.regularizer = options_.beta_regularizer});
+    beta_ =
+        AddParameter("beta", weight, options_.beta_initializer,
+                     {.layout = options_.beta_layout, .regularizer = options_.beta_regularizer});
   }
 }
 

@@ -14,19 +14,24 @@ double HiddenOf(program::DType dtype) {
 
 }  // namespace
 
-MultiHeadAttention::Projection MultiHeadAttention::MakeProjection(std::string_view name,
-                                                                  program::DType dtype, int64_t in,
-                                                                  int64_t out, bool heads_first) {
+MultiHeadAttention::Projection MultiHeadAttention::MakeProjection(
+    std::string_view name, program::DType dtype, int64_t in, int64_t out, bool heads_first,
+    const std::optional<LayoutSpecs>& kernel_layout,
+    const std::optional<LayoutSpecs>& bias_layout) {
   // Between a key/value head and the heads that it serves nothing may be cut.
   const std::string what = groups_ == heads_ ? "heads" : "key/value heads";
   const int64_t rows = heads_first ? groups_ : 0, columns = heads_first ? 0 : groups_;
   Projection made;
   made.kernel =
       AddParameter(std::string(name) + ".kernel", {dtype, {in, out}}, options_.kernel_initializer,
-                   {.regularizer = options_.kernel_regularizer, .blocks = {what, {rows, columns}}});
+                   {.layout = kernel_layout,
+                    .regularizer = options_.kernel_regularizer,
+                    .blocks = {what, {rows, columns}}});
   if (!options_.use_bias) return made;
   made.bias = AddParameter(std::string(name) + ".bias", {dtype, {out}}, options_.bias_initializer,
-                           {.regularizer = options_.bias_regularizer, .blocks = {what, {columns}}});
+                           {.layout = bias_layout,
+                            .regularizer = options_.bias_regularizer,
+                            .blocks = {what, {columns}}});
   return made;
 }
 
@@ -64,10 +69,14 @@ void MultiHeadAttention::Build(std::span<const TensorType> inputs) {
     return wrong("dropout must be in [0, 1), got: " + std::to_string(options_.dropout));
   }
   const int64_t wide = heads_ * key_dim_, narrow = groups_ * key_dim_;
-  query_ = MakeProjection("query", x.dtype, features, wide, false);
-  key_ = MakeProjection("key", x.dtype, features, narrow, false);
-  value_ = MakeProjection("value", x.dtype, features, narrow, false);
-  output_ = MakeProjection("output", x.dtype, wide, features, true);
+  query_ = MakeProjection("query", x.dtype, features, wide, false, options_.query_kernel_layout,
+                          options_.query_bias_layout);
+  key_ = MakeProjection("key", x.dtype, features, narrow, false, options_.key_kernel_layout,
+                        options_.key_bias_layout);
+  value_ = MakeProjection("value", x.dtype, features, narrow, false, options_.value_kernel_layout,
+                          options_.value_bias_layout);
+  output_ = MakeProjection("output", x.dtype, wide, features, true, options_.output_kernel_layout,
+                           options_.output_bias_layout);
 }
 
 Value MultiHeadAttention::Project(const Value& x, const Projection& projection) const {
@@ -220,6 +229,14 @@ LayerPtr MultiHeadAttention(const std::string& name, const Options& given) {
   options.bias_initializer = InitializerOf(given, "bias_initializer", options.bias_initializer);
   options.kernel_regularizer = RegularizerOf(given, "kernel_regularizer");
   options.bias_regularizer = RegularizerOf(given, "bias_regularizer");
+  options.query_kernel_layout = given.Texts("query_kernel_layout");
+  options.query_bias_layout = given.Texts("query_bias_layout");
+  options.key_kernel_layout = given.Texts("key_kernel_layout");
+  options.key_bias_layout = given.Texts("key_bias_layout");
+  options.value_kernel_layout = given.Texts("value_kernel_layout");
+  options.value_bias_layout = given.Texts("value_bias_layout");
+  options.output_kernel_layout = given.Texts("output_kernel_layout");
+  options.output_bias_layout = given.Texts("output_bias_layout");
   return Make<nn::MultiHeadAttention>(given.Int("num_heads", 1), std::move(options));
 }
 

@@ -74,6 +74,8 @@ inline void ReadNormalization(const Options& given, NormalizationOptions* option
       InitializerOf(given, "gamma_initializer", options->gamma_initializer);
   options->beta_regularizer = RegularizerOf(given, "beta_regularizer");
   options->gamma_regularizer = RegularizerOf(given, "gamma_regularizer");
+  options->beta_layout = given.Texts("beta_layout");
+  options->gamma_layout = given.Texts("gamma_layout");
 }
 
 }  // namespace by_name

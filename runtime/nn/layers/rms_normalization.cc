@@ -17,8 +17,9 @@ void RmsNormalization::Build(std::span<const TensorType> inputs) {
   if (!axes.ok()) return Fail(axes.status());
   TensorType weight{x.dtype, {}};
   for (const int64_t axis : *axes) weight.dims.push_back(x.dims[axis]);
-  scale_ = AddParameter("scale", weight, options_.gamma_initializer,
-                        {.regularizer = options_.gamma_regularizer});
+  scale_ =
+      AddParameter("scale", weight, options_.gamma_initializer,
+                   {.layout = options_.gamma_layout, .regularizer = options_.gamma_regularizer});
 }
 
 Value RmsNormalization::Call(const Value& x) {
@@ -37,6 +38,7 @@ namespace by_name {
 LayerPtr RmsNormalization(const std::string& name, const Options& given) {
   NormalizationOptions options{.name = name};
   ReadNormalization(given, &options);
+  options.gamma_layout = given.Texts("scale_layout");
   return Make<nn::RmsNormalization>(given.Ints("axis").value_or(std::vector<int64_t>{-1}),
                                     std::move(options));
 }

@@ -50,9 +50,10 @@ OPTIONS = {
         "*.gamma_initializer": GIVEN,
         "*.moving_mean_initializer": GIVEN,
         "*.moving_variance_initializer": GIVEN,
-        "*.kernel_layout": LAYOUT,
-        "*.bias_layout": LAYOUT,
-        "*.embeddings_layout": LAYOUT,
+        **{f"*.{weight}_layout": LAYOUT for weight in
+           ("kernel", "bias", "embeddings", "beta", "gamma", "scale", "moving_mean", "moving_variance")},
+        **{f"multi_head_attention.{projection}_{weight}_layout": LAYOUT for projection in
+           ("query", "key", "value", "output") for weight in ("kernel", "bias")},
         "multi_head_attention.rope_max_wavelength": "Keras has no rotary positions (KerasHub's RotaryEmbedding is another "
                                                     "package)",
         "multi_head_attention.seed": "keys what dropout draws, and Keras draws other numbers: with `dropout` the layer is "

@@ -15,15 +15,14 @@ std::vector<Field> WithTable(std::vector<Field> own, std::string_view initialize
                          .fallback = initializer,
                          .sample = "he_normal"}),
            RegularizerOption("embeddings_regularizer", "Added to the loss for the table."),
-           option::Texts("embeddings_layout",
-                         {.about = "The table's layout: an axis of the mesh, or unsharded, "
-                                   "for each of its two dimensions. It goes before "
-                                   "`layout.rules`. Of a table that is split by rows, a step "
-                                   "gathers the rows or sums the embeddings over the devices, "
-                                   "whichever takes less time by the cost model; "
-                                   "`meshtrain plan` lists what is gathered.",
-                         .fallback = "the rules'",
-                         .sample = "[batch, unsharded]"})}) {
+           LayoutOption("embeddings_layout",
+                        "The table's layout: an axis of the mesh, or unsharded, "
+                        "for each of its two dimensions. It goes before "
+                        "`layout.rules`. Of a table that is split by rows, a step "
+                        "gathers the rows or sums the embeddings over the devices, "
+                        "whichever takes less time by the cost model; "
+                        "`meshtrain plan` lists what is gathered.",
+                        "[batch, unsharded]")}) {
     own.push_back(std::move(field));
   }
   return own;

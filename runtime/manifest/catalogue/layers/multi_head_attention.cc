@@ -54,7 +54,22 @@ Entry MultiHeadAttention() {
                "bias_initializer", Initializers(),
                {.about = "The biases' first values.", .fallback = "zeros", .sample = "ones"}),
            RegularizerOption("kernel_regularizer", "Added to the loss for each kernel."),
-           RegularizerOption("bias_regularizer", "Added to the loss for each bias.")},
+           RegularizerOption("bias_regularizer", "Added to the loss for each bias."),
+           LayoutOption("query_kernel_layout",
+                        "The layout of `query.kernel`: an axis of the mesh, or unsharded, for "
+                        "each of its two dimensions. It goes before `layout.rules`. Columns are "
+                        "heads, which no axis may cut.",
+                        "[unsharded, batch]"),
+           LayoutOption("query_bias_layout", "The layout of `query.bias`.", "[batch]"),
+           LayoutOption("key_kernel_layout", "The layout of `key.kernel`.", "[unsharded, batch]"),
+           LayoutOption("key_bias_layout", "The layout of `key.bias`.", "[batch]"),
+           LayoutOption("value_kernel_layout", "The layout of `value.kernel`.",
+                        "[unsharded, batch]"),
+           LayoutOption("value_bias_layout", "The layout of `value.bias`.", "[batch]"),
+           LayoutOption("output_kernel_layout",
+                        "The layout of `output.kernel`, whose rows are heads.",
+                        "[batch, unsharded]"),
+           LayoutOption("output_bias_layout", "The layout of `output.bias`.", "[batch]")},
       .second_input = true,
       .weights = [](const Options& options) {
         std::vector<std::pair<std::string, int>> weights;

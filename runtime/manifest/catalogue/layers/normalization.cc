@@ -18,6 +18,8 @@ Field Axes() {
                                .sample = "[1, 2]"});
 }
 
+constexpr std::string_view kLayout = "[batch]";
+
 // `own`, and then what every layer takes that centres and scales.
 std::vector<Field> WithCenterAndScale(std::vector<Field> own) {
   for (Field& field : std::vector<Field>{
@@ -32,7 +34,9 @@ std::vector<Field> WithCenterAndScale(std::vector<Field> own) {
            option::OneOf("gamma_initializer", Initializers(),
                          {.about = "Gamma's first values.", .fallback = "ones", .sample = "zeros"}),
            RegularizerOption("beta_regularizer", "Added to the loss for beta."),
-           RegularizerOption("gamma_regularizer", "Added to the loss for gamma.")}) {
+           RegularizerOption("gamma_regularizer", "Added to the loss for gamma."),
+           LayoutOption("beta_layout", "Beta's layout. It goes before `layout.rules`.", kLayout),
+           LayoutOption("gamma_layout", "Gamma's layout, likewise.", kLayout)}) {
     own.push_back(std::move(field));
   }
   return own;
@@ -73,7 +77,9 @@ Entry BatchNormalization() {
            option::OneOf("moving_variance_initializer", Initializers(),
                          {.about = "The moving variance's first values.",
                           .fallback = "ones",
-                          .sample = "zeros"})}),
+                          .sample = "zeros"}),
+           LayoutOption("moving_mean_layout", "The moving mean's layout.", kLayout),
+           LayoutOption("moving_variance_layout", "The moving variance's layout.", kLayout)}),
       .weights = [](const Options& options) {
         Weights weights = GammaAndBeta(options, 1);
         weights.emplace_back("moving_mean", 1);
@@ -101,12 +107,15 @@ Entry GroupNormalization() {
 }
 
 Entry RmsNormalization() {
-  return {.name = "rms_normalization",
-          .about = "Each example over the root of the mean of its squares, times `scale`.",
-          .options = {Axes(), NormEpsilon("1e-6")},
-          .weights = [](const Options& options) {
-            return Weights{{"scale", RankOf(options)}};
-          }};
+  return {
+      .name = "rms_normalization",
+      .about = "Each example over the root of the mean of its squares, times `scale`.",
+      .options = {Axes(), NormEpsilon("1e-6"),
+                  LayoutOption("scale_layout",
+                               "The layout of `scale`. It goes before `layout.rules`.", kLayout)},
+      .weights = [](const Options& options) {
+        return Weights{{"scale", RankOf(options)}};
+      }};
 }
 
 }  // namespace meshtrain::manifest::layers
