@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/text.h"
 #include "runtime/nn/layout_map.h"
 
 namespace meshtrain::nn {
@@ -56,14 +57,22 @@ Value Layer::CallMany(std::span<const Value> inputs) {
   return inputs[0];
 }
 
-Value Layer::Run(std::span<const Value> inputs, const Where& where) {
+std::vector<Value> Layer::CallAll(std::span<const Value> inputs) { return {CallMany(inputs)}; }
+
+std::vector<Value> Layer::Run(std::span<const Value> inputs, Gives gives, const Where& where) {
+  const std::vector<std::string> names = outputs();
+  // What is given after an error stands for nothing.
+  const auto filling = [&] {
+    return std::vector<Value>(gives == Gives::kOne ? 1 : names.size(),
+                              inputs.empty() ? Value() : inputs[0]);
+  };
   Builder* builder = inputs.empty() ? Builder::Current() : inputs[0].builder();
   // After an error nothing is recorded, and a weight made now would take a meaningless shape.
   if (inputs.empty() || builder == nullptr || !builder->status().ok()) {
     if (inputs.empty() && builder != nullptr) {
       builder->Fail(InvalidArgument("layer `" + name_ + "` was called without an input"), where);
     }
-    return inputs.empty() ? Value() : inputs[0];
+    return filling();
   }
   failed_ = false;
   Frame*& top = Top();
@@ -81,6 +90,10 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
   if (context().writing != nullptr && !by_position()) {
     Fail(InvalidArgument("expected a layer that takes position by position, got: " +
                          std::string(kind())));
+  }
+  if (gives == Gives::kOne && names.size() != 1) {
+    Fail(InvalidArgument("expected a call for all of its outputs, " + Join(names, ", ") +
+                         " (nn::Layer::All), got: one for a single output"));
   }
   std::vector<Value> cast;
   std::optional<Builder::ReadingScope> reading;
@@ -104,8 +117,15 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
     Build(types);
     built_ = builder->status().ok();
   }
-  Value out = builder->status().ok() ? CallMany(inputs) : inputs[0];
-  if (compute && builder->status().ok()) out = As(out, *compute);
+  std::vector<Value> out = builder->status().ok() ? CallAll(inputs) : filling();
+  if (builder->status().ok() && out.size() != names.size()) {
+    Fail(InvalidArgument("expected a value for each of its outputs, " + Join(names, ", ") +
+                         ", got: " + std::to_string(out.size())));
+  }
+  if (!builder->status().ok()) out = filling();
+  for (Value& value : out) {
+    if (compute && builder->status().ok()) value = As(value, *compute);
+  }
   top = frame.outer;
   if (!builder->status().ok()) failed_ = true;
   if (frame.outer != nullptr) {

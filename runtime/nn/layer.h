@@ -83,12 +83,20 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
 
   Value operator()(const Value& x, Where where = Where::current()) {
-    return Run(std::span<const Value>(&x, 1), where);
+    return Run(std::span<const Value>(&x, 1), Gives::kOne, where).front();
   }
   // For layers of several inputs.
   Value operator()(std::span<const Value> inputs, Where where = Where::current()) {
-    return Run(inputs, where);
+    return Run(inputs, Gives::kOne, where).front();
   }
+  // All that the layer gives, in the order of outputs(). Of a layer of several outputs the calls
+  // above are an error.
+  std::vector<Value> All(std::span<const Value> inputs, Where where = Where::current()) {
+    return Run(inputs, Gives::kAll, where);
+  }
+  // What its outputs are called, in their order; at least one. Of a layer of one output, as most
+  // are and as here, the name is "".
+  virtual std::vector<std::string> outputs() const { return {""}; }
 
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }  // before the first call
@@ -115,6 +123,9 @@ class Layer {
   // One of the two must be overridden.
   virtual Value Call(const Value& x);
   virtual Value CallMany(std::span<const Value> inputs);  // hands a single input to Call
+  // Overridden by layers of several outputs, and then in the place of the two: a value for each of
+  // outputs(), in their order. Here: what CallMany gives.
+  virtual std::vector<Value> CallAll(std::span<const Value> inputs);
 
   // Of a type of 16 bits it is f32 where CallContext::compute is set.
   Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer,
@@ -129,7 +140,8 @@ class Layer {
 
  private:
   struct Frame;
-  Value Run(std::span<const Value> inputs, const Where& where);
+  enum class Gives : uint8_t { kOne, kAll };
+  std::vector<Value> Run(std::span<const Value> inputs, Gives gives, const Where& where);
   static Frame*& Top();
 
   std::string name_;

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "runtime/base/text.h"
+
 namespace meshtrain::nn {
 
 void NameLayers(const std::vector<LayerPtr>& layers) {
@@ -39,11 +41,22 @@ Symbol Apply(LayerPtr layer, std::vector<Symbol> inputs) {
 }
 
 Functional::Functional(std::vector<Symbol> inputs, Symbol output, std::string name)
-    : Layer(std::move(name)), inputs_(std::move(inputs)) {
+    : Layer(std::move(name)), inputs_(std::move(inputs)), outputs_{{"", std::move(output)}} {
+  Walk();
+}
+
+Functional::Functional(std::vector<Symbol> inputs, std::vector<NamedSymbol> outputs,
+                       std::string name)
+    : Layer(std::move(name)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {
+  Walk();
+}
+
+void Functional::Walk() {
   // Depth first with a stack of our own: a model may be a chain of any length.
   std::set<const Symbol::Node*> seen;
   std::vector<std::pair<Symbol, size_t>> stack;
-  stack.emplace_back(output, 0);
+  // The first output is on top.
+  for (size_t i = outputs_.size(); i-- > 0;) stack.emplace_back(outputs_[i].symbol, 0);
   while (!stack.empty()) {
     auto& [symbol, next] = stack.back();
     if (next == 0 && !seen.insert(&symbol.node()).second) {
@@ -65,11 +78,25 @@ Functional::Functional(std::vector<Symbol> inputs, Symbol output, std::string na
   NameLayers(layers_);
 }
 
-Value Functional::CallMany(std::span<const Value> inputs) {
+std::vector<std::string> Functional::outputs() const {
+  std::vector<std::string> names;
+  for (const NamedSymbol& output : outputs_) names.push_back(output.name);
+  return names;
+}
+
+std::vector<Value> Functional::CallAll(std::span<const Value> inputs) {
   if (inputs.size() != inputs_.size()) {
     Fail(InvalidArgument("the model takes " + std::to_string(inputs_.size()) +
                          " inputs, got: " + std::to_string(inputs.size())));
-    return inputs[0];
+    return {};
+  }
+  const std::vector<std::string> names = outputs();
+  const std::set<std::string> distinct(names.begin(), names.end());
+  if (names.empty() || distinct.size() != names.size() ||
+      (names.size() > 1 && distinct.contains(""))) {
+    Fail(InvalidArgument("the model expected outputs with a name each, no two alike, got: " +
+                         (names.empty() ? "none" : "`" + Join(names, "`, `") + "`")));
+    return {};
   }
   std::map<const Symbol::Node*, Value> values;
   for (size_t i = 0; i < inputs.size(); ++i) values[&inputs_[i].node()] = inputs[i];
@@ -77,13 +104,15 @@ Value Functional::CallMany(std::span<const Value> inputs) {
     if (values.contains(&symbol.node())) continue;
     if (symbol.node().layer == nullptr) {
       Fail(InvalidArgument("the model uses an Input that is not one of its inputs"));
-      return inputs[0];
+      return {};
     }
     std::vector<Value> operands;
     for (const Symbol& input : symbol.node().inputs) operands.push_back(values[&input.node()]);
     values[&symbol.node()] = (*symbol.node().layer)(std::span<const Value>(operands));
   }
-  return values[&order_.back().node()];
+  std::vector<Value> made;
+  for (const NamedSymbol& output : outputs_) made.push_back(values[&output.symbol.node()]);
+  return made;
 }
 
 }  // namespace meshtrain::nn

@@ -8,6 +8,7 @@
 //   nn::Symbol x = nn::Input();
 //   nn::Symbol a = nn::Apply(nn::Make<nn::Dense>(16, ...), x);
 //   nn::Functional model({x}, nn::Apply(nn::Make<nn::Add>(), {a, x}));
+//   nn::Functional heads({x}, {{"digit", a}, {"parity", nn::Apply(nn::Make<nn::Dense>(1), a)}});
 //
 // A layer without a name is called after its kind, with _1, _2 ... behind all but the first of one
 // model.
@@ -72,23 +73,34 @@ inline Symbol Apply(LayerPtr layer, const Symbol& input) {
   return Apply(std::move(layer), std::vector<Symbol>{input});
 }
 
-// The model from `inputs` to `output`. A layer that stands at several nodes is called at each, with
-// the same weights.
+// One of several things that a model gives.
+struct NamedSymbol {
+  std::string name;
+  Symbol symbol;
+};
+
+// The model from `inputs` to its output or outputs, whose names are not empty and differ. A layer
+// that stands at several nodes is called at each, with the same weights.
 class Functional final : public Layer {
  public:
   Functional(std::vector<Symbol> inputs, Symbol output, std::string name = "");
+  Functional(std::vector<Symbol> inputs, std::vector<NamedSymbol> outputs, std::string name = "");
   Functional(Functional&&) = default;
+  std::vector<std::string> outputs() const override;
   std::string_view kind() const override { return "functional"; }
   bool by_position() const override { return true; }
   // Each once, operands before users.
   const std::vector<LayerPtr>& layers() const { return layers_; }
 
  protected:
-  Value CallMany(std::span<const Value> inputs) override;
+  std::vector<Value> CallAll(std::span<const Value> inputs) override;
 
  private:
+  void Walk();  // fills what follows
+
   std::vector<Symbol> inputs_;
-  std::vector<Symbol> order_;  // every node with a layer, operands before users
+  std::vector<NamedSymbol> outputs_;  // of one output: with the name ""
+  std::vector<Symbol> order_;         // every node that the outputs need, operands before users
   std::vector<LayerPtr> layers_;
 };
 

@@ -98,6 +98,105 @@ TEST(ModelTest, AComposedModelIsTheSameProgramAsItsSequential) {
   EXPECT_EQ(program::HashProgram(*a), program::HashProgram(*b));
 }
 
+// --- several outputs
+
+// All that the model gives for x, or the first error.
+Result<Program> TraceAll(Layer& model, TensorType type, CallContext context = {}) {
+  Builder b("model");
+  Builder::Scope scope(b);
+  ContextScope calls(std::move(context));
+  const Value x = b.Input("x", std::move(type));
+  const std::vector<Value> all = model.All({&x, 1});
+  for (size_t i = 0; i < all.size(); ++i) b.Output(model.outputs()[i], all[i]);
+  return b.Build();
+}
+
+// A trunk, and two layers over it.
+std::vector<NamedSymbol> TwoOver(const Symbol& x) {
+  const Symbol trunk = Apply(Make<Dense>(4, DenseOptions{.name = "trunk"}), x);
+  return {{"digit", Apply(Make<Dense>(10, DenseOptions{.name = "digit"}), trunk)},
+          {"parity", Apply(Make<Dense>(1, DenseOptions{.name = "parity"}), trunk)}};
+}
+
+TEST(ModelTest, AFunctionalModelMayHaveSeveralOutputs) {
+  const Symbol x = Input();
+  Functional model({x}, TwoOver(x));
+  EXPECT_EQ(model.outputs(), (std::vector<std::string>{"digit", "parity"}));
+  const auto traced = TraceAll(model, {DType::kF32, {8, 3}});
+  ASSERT_TRUE(traced.ok()) << traced.status().ToString();
+  EXPECT_EQ(CountOps(*traced, "matmul"), 3);  // the trunk once
+  ASSERT_EQ(traced->outputs.size(), 2u);
+  EXPECT_EQ(traced->outputs[0].name, "digit");
+  EXPECT_EQ(traced->type(traced->outputs[0].value), (TensorType{DType::kF32, {8, 10}}));
+  EXPECT_EQ(traced->outputs[1].name, "parity");
+  EXPECT_EQ(traced->type(traced->outputs[1].value), (TensorType{DType::kF32, {8, 1}}));
+  // In another order: each name with its own value.
+  const Symbol y = Input();
+  std::vector<NamedSymbol> swapped = TwoOver(y);
+  std::swap(swapped[0], swapped[1]);
+  Functional other({y}, swapped);
+  const auto turned = TraceAll(other, {DType::kF32, {8, 3}});
+  ASSERT_TRUE(turned.ok());
+  EXPECT_EQ(turned->type(turned->outputs[0].value), (TensorType{DType::kF32, {8, 1}}));
+  // All of them in the type that the trace computes in.
+  const auto halves = TraceAll(model, {DType::kF32, {8, 3}}, {.compute = DType::kBF16});
+  ASSERT_TRUE(halves.ok()) << halves.status().ToString();
+  for (const program::Port& output : halves->outputs) {
+    EXPECT_EQ(halves->type(output.value).dtype, DType::kBF16) << output.name;
+  }
+}
+
+TEST(ModelTest, AModelOfOneOutputGivesItAmongAll) {
+  Sequential model(Dense(3));
+  EXPECT_EQ(model.outputs(), (std::vector<std::string>{""}));
+  Builder b("all");
+  Builder::Scope scope(b);
+  const Value x = b.Input("x", {DType::kF32, {8, 2}});
+  const std::vector<Value> all = model.All({&x, 1});
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].type(), (TensorType{DType::kF32, {8, 3}}));
+}
+
+// Of a class of one's own.
+class Twins : public Layer {
+ public:
+  explicit Twins(size_t gives) : Layer("twins"), gives_(gives) {}
+  std::vector<std::string> outputs() const override { return {"half", "double"}; }
+
+ protected:
+  std::vector<Value> CallAll(std::span<const Value> inputs) override {
+    std::vector<Value> all = {inputs[0] * 0.5, inputs[0] * 2.0};
+    all.resize(gives_);
+    return all;
+  }
+
+ private:
+  size_t gives_;
+};
+
+TEST(ModelTest, SeveralOutputsAreAskedForAsSuch) {
+  const TensorType type{DType::kF32, {8, 3}};
+  Twins twins(2), odd(1);
+  EXPECT_TRUE(TraceAll(twins, type).ok());
+  const auto refused = [](const Status& status, const std::string& what) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+  };
+  refused(Trace(twins, type).status(),
+          "twins: expected a call for all of its outputs, half, double (nn::Layer::All), got: one "
+          "for a single output");
+  refused(TraceAll(odd, type).status(),
+          "twins: expected a value for each of its outputs, half, double, got: 1");
+  const Symbol x = Input();
+  const Symbol same = Apply(Make<Dense>(2), x);
+  const std::string expected = "expected outputs with a name each, no two alike, got: ";
+  Functional twice({x}, {{"a", same}, {"a", same}}), nameless({x}, {{"a", same}, {"", same}}),
+      none({x}, std::vector<NamedSymbol>());
+  refused(TraceAll(twice, type).status(), expected + "`a`, `a`");
+  refused(TraceAll(nameless, type).status(), expected + "`a`, ``");
+  refused(TraceAll(none, type).status(), expected + "none");
+}
+
 TEST(ModelTest, ErrorsNameTheLayerAndTheLineThatCalledIt) {
   Composed composed;
   const auto traced = Trace(composed, {DType::kU8, {8, 3}});
