@@ -47,7 +47,7 @@ Status TrainedModel::PlanEvaluation(data::Pipeline& data) {
   };
   MT_RETURN_IF_ERROR(plan().From(Origin::kManifest));
   parameters_ = declared_->recipe().model->parameters();
-  trainer::Expect(*engine_, declared_->recipe(), data);
+  trainer::Expect(*engine_, data);
   return OkStatus();
 }
 
@@ -113,12 +113,15 @@ Result<train::Scalars> TrainedModel::Evaluate(data::Pipeline& data, std::stop_to
 
 Result<Tensor> TrainedModel::Predict(data::Pipeline& data, std::stop_token stop) {
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
-  return trainer::PredictPass(
-      *engine_, data,
-      [&](const data::Batch& batch) {
-        return engine_->SendPrediction(predictions_.at(batch.size), {&batch.components[0], 1});
-      },
-      std::move(stop));
+  MT_ASSIGN_OR_RETURN(
+      std::vector<Tensor> outputs,
+      trainer::PredictPass(
+          *engine_, data,
+          [&](const data::Batch& batch) {
+            return engine_->SendPrediction(predictions_.at(batch.size), {&batch.components[0], 1});
+          },
+          std::move(stop)));
+  return std::move(outputs.front());
 }
 
 Result<std::string> WeightsAt(const std::string& path) {

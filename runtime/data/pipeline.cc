@@ -199,10 +199,7 @@ class Pipeline::Impl {
     if (started.ok()) thread_ = std::move(*started);
   }
 
-  void ExpectClasses(int64_t classes, std::string_view labels) {
-    classes_ = classes;
-    labels_ = PlaceOf(labels, *names_);
-  }
+  void ExpectClasses(std::map<std::string, int64_t> classes) { classes_ = std::move(classes); }
   void ExpectIds(std::map<std::string, int64_t> rows) { rows_ = std::move(rows); }
   void UseOnly(std::function<std::pair<int64_t, int64_t>(int64_t)> used) {
     MutexLock lock(mutex_);
@@ -308,13 +305,14 @@ class Pipeline::Impl {
   // Of a batch that is about to be handed out: what is expected may have been said since it was
   // made.
   Status CheckLabels(const Batch& batch) const {
-    const bool classes = classes_ > 0 && labels_ >= 0;
-    if (!classes && rows_.empty()) return OkStatus();
+    if (classes_.empty() && rows_.empty()) return OkStatus();
     std::vector<int64_t> examples = batch.elements;
     for (int64_t& example : examples) example = source_->ExampleOf(example);
-    if (classes) {
+    for (const auto& [name, classes] : classes_) {
+      const int place = PlaceOf(name, *names_);
+      if (place < 0) continue;
       MT_RETURN_IF_ERROR(
-          CheckClasses(batch.components[labels_], classes_, examples, source_->file(labels_)));
+          CheckClasses(batch.components[place], classes, examples, source_->file(place)));
     }
     for (const auto& [name, rows] : rows_) {
       const int place = PlaceOf(name, *names_);
@@ -402,12 +400,10 @@ class Pipeline::Impl {
   int64_t pass_ = 0;
   // The caller's.
   Cursor position_;
-  Status started_;  // of the thread
-  int64_t classes_ = 0;
-  int labels_ = -1;                      // the component that classes_ is about
-  std::map<std::string, int64_t> rows_;  // what ids must be, by component
-  Status failed_;                        // what Next gave; stays
-  std::vector<int64_t> given_;           // elements of the batch that Next gave last
+  Status started_;                                 // of the thread
+  std::map<std::string, int64_t> classes_, rows_;  // what labels and ids must be, by component
+  Status failed_;                                  // what Next gave; stays
+  std::vector<int64_t> given_;                     // elements of the batch that Next gave last
 
   Mutex mutex_;
   CondVar changed_;
@@ -444,14 +440,14 @@ Result<std::unique_ptr<Pipeline::Impl>> Pipeline::Impl::Open(const PipelineSpec&
 Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   MT_ASSIGN_OR_RETURN(auto impl, Impl::Open(spec).From(Origin::kInput));
   auto made = std::unique_ptr<Pipeline>(new Pipeline(std::move(impl)));
-  made->ExpectClasses(spec.classes, spec.labels);
+  made->ExpectClasses(std::move(spec.classes));
   made->ExpectIds(std::move(spec.rows));
   return made;
 }
 
 void Pipeline::Start() { impl_->Start(); }
-void Pipeline::ExpectClasses(int64_t classes, std::string_view labels) {
-  impl_->ExpectClasses(classes, labels);
+void Pipeline::ExpectClasses(std::map<std::string, int64_t> classes) {
+  impl_->ExpectClasses(std::move(classes));
 }
 void Pipeline::ExpectIds(std::map<std::string, int64_t> rows) { impl_->ExpectIds(std::move(rows)); }
 void Pipeline::UseOnly(std::function<std::pair<int64_t, int64_t>(int64_t)> used) {

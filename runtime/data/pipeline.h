@@ -56,9 +56,9 @@ class Pipeline {
   // Else does nothing.
   void Start();
 
-  // The component `labels` must hold numbers from 0 to classes - 1, in what Next() gives from now
-  // on; 0: any numbers. Where `classes` is 2 fractions are probabilities, and allowed.
-  void ExpectClasses(int64_t classes, std::string_view labels = "y");
+  // Each of these components must hold numbers from 0 to what stands beside it, less 1, in what
+  // Next() gives from now on. Of 2 classes fractions are probabilities, and allowed.
+  void ExpectClasses(std::map<std::string, int64_t> classes);
 
   // Each of these components must hold numbers from 0 to what stands beside it, less 1: ids of rows
   // (labels.h).

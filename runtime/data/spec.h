@@ -167,9 +167,10 @@ using Stage =
 
 struct PipelineSpec {
   SourceSpec source;
-  std::vector<Stage> stages;  // in the order in which elements pass them
-  int64_t classes = 0;        // as Pipeline::ExpectClasses
-  std::string labels = "y";   // the component that holds the labels, where there is one of the name
+  std::vector<Stage> stages;                    // in the order in which elements pass them
+  std::map<std::string, int64_t> classes = {};  // as Pipeline::ExpectClasses
+  // The component that Source::labels_as is about, where there is one of the name.
+  std::string labels = "y";
   std::map<std::string, int64_t> rows = {};  // as Pipeline::ExpectIds
 };
 

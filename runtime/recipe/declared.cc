@@ -90,7 +90,7 @@ Result<Declared> Declared::Create(const Program& program) {
     std::map<std::string, nn::Symbol> symbols;
     std::vector<nn::Symbol> model_inputs;
     for (const std::string& component : manifest::Components(program)) {
-      if (component == recipe.labels) continue;
+      if (component == train::kLabelName) continue;
       symbols.emplace(component, model_inputs.emplace_back(nn::Input()));
     }
     for (size_t i = 0; i < program.model.layers.size(); ++i) {
@@ -120,14 +120,15 @@ Result<Declared> Declared::Create(const Program& program) {
   } else {
     recipe.model = std::make_shared<nn::Sequential>(declared.layers_);
   }
-  recipe.loss = LossOf(program.loss);
-  recipe.optimizer = MakeOptimizer(program.optimizer);
+  train::Head& head = recipe.heads.front();
+  head.loss = LossOf(program.loss);
   for (const manifest::Choice& metric : program.metrics) {
-    recipe.metrics.push_back(MetricOf(metric));
+    head.metrics.push_back(MetricOf(metric));
     manifest::Spot spot = metric.spot;
     spot.path.resize(std::min(spot.path.rfind('.'), spot.path.size()));  // the list's entry
-    recipe.metrics.back().place = PlaceIn(program, spot);
+    head.metrics.back().place = PlaceIn(program, spot);
   }
+  recipe.optimizer = MakeOptimizer(program.optimizer);
   recipe.seed = program.seed;
   recipe.accumulate = program.train.accumulate;
   if (program.precision != manifest::kFullPrecision) {
@@ -174,11 +175,13 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
     }
     out.layouts.inputs.emplace(names[i], std::move(*layout));
   }
-  const size_t label = std::find(names.begin(), names.end(), recipe_.labels) - names.begin();
-  if (const Status fits = recipe_.loss.CheckLabels(types[label]); !fits.ok()) {
+  for (const train::Head& head : recipe_.heads) {
+    const size_t label = std::find(names.begin(), names.end(), head.labels) - names.begin();
+    const Status fits = head.loss.CheckLabels(types[label]);
+    if (fits.ok()) continue;
     return InvalidArgument(place("loss") + ": " + fits.message() +
                            (source.empty() ? "" : " in " + std::string(source)) +
-                           (recipe_.loss.function->name() == "sparse_categorical_crossentropy"
+                           (head.loss.function->name() == "sparse_categorical_crossentropy"
                                 ? " (labels_as: i32 takes whole numbers as class numbers)"
                                 : ""));
   }
@@ -205,8 +208,10 @@ Status Declared::AtLayer(const Status& error) const {
     if (!layers_[i]->failed()) continue;
     return error.At(PlaceIn(program_, program_.model.layers[i].spot));
   }
-  for (const train::Metric& metric : recipe_.metrics) {
-    if (error.message().starts_with(metric.place + ": ")) return error;
+  for (const train::Head& head : recipe_.heads) {
+    for (const train::Metric& metric : head.metrics) {
+      if (error.message().starts_with(metric.place + ": ")) return error;
+    }
   }
   return error.At(program_.Where("model"));
 }
@@ -250,8 +255,8 @@ Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) co
 Result<TracedPrediction> Declared::TraceNext(const mesh::TensorType& x) const {
   const std::string at = program_.Where("generate");
   MT_ASSIGN_OR_RETURN(const std::string name, OneInput());
-  auto next =
-      train::BuildNext(*recipe_.model, {name, x}, recipe_.loss, recipe_.seed, recipe_.compute);
+  const train::Loss& loss = recipe_.heads.front().loss;  // there is one, or it says so
+  auto next = train::BuildNext(*recipe_.model, {name, x}, loss, recipe_.seed, recipe_.compute);
   if (!next.ok()) {
     const bool of_layer = std::any_of(layers_.begin(), layers_.end(),
                                       [](const nn::LayerPtr& layer) { return layer->failed(); });
@@ -275,8 +280,7 @@ Result<TracedPrediction> Declared::TraceNext(const mesh::TensorType& x) const {
                   [](const nn::LayerPtr& layer) { return layer->by_position(); });
   if (!by_position) return traced;
   // A layer that is called twice keeps nothing: it would be for two.
-  auto by_id =
-      train::BuildNextById(*recipe_.model, {name, x}, recipe_.loss, recipe_.seed, recipe_.compute);
+  auto by_id = train::BuildNextById(*recipe_.model, {name, x}, loss, recipe_.seed, recipe_.compute);
   if (by_id.ok()) traced.by_id = std::move(*by_id);
   return traced;
 }

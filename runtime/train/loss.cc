@@ -71,4 +71,8 @@ Status Metric::CheckLabels(const TensorType& labels, const TensorType& predictio
   return InvalidArgument(name + ": expected " + LabelsOf(wanted.front(), labels, predictions));
 }
 
+std::string Head::FigureName(std::string_view figure) const {
+  return (output.empty() ? "" : output + "_") + std::string(figure);
+}
+
 }  // namespace meshtrain::train

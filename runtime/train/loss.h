@@ -31,6 +31,8 @@ namespace meshtrain::train {
 
 using program::Value;
 
+inline constexpr std::string_view kLabelName = "y";
+
 enum class LossReduction : uint8_t { kMean, kSum };
 
 // Records ops; holds nothing that changes. Thread-safe.
@@ -124,6 +126,20 @@ struct Metric {
   // f32[8,4], got: labels i32[8]".
   Status CheckLabels(const program::TensorType& labels,
                      const program::TensorType& predictions) const;
+};
+
+// What is trained and measured of one of a model's outputs.
+struct Head {
+  std::string output = {};                       // nn::Layer::outputs; "": of a model of one output
+  std::string labels = std::string(kLabelName);  // the component that the loss compares with
+  Loss loss = {};
+  double weight = 1;  // of this loss in the sum that is made small; at least 0
+  std::vector<Metric> metrics = {};
+  std::string place = {};  // what errors say in front; "": the output's name
+
+  // What a step's output is called: `figure`, or with the name of the head's output before it, as
+  // Keras does: "accuracy", "digit_accuracy", "digit_loss".
+  std::string FigureName(std::string_view figure) const;
 };
 
 namespace metrics {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/text.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 
@@ -49,10 +50,13 @@ Value Widened(const Value& half) {
 
 }  // namespace
 
-Value Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how) {
+std::vector<Value> Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how) {
   const nn::ContextScope context(std::move(how));
-  const Value said = model(inputs);
-  return mesh::IsHalf(said.dtype()) ? Widened(said) : said;
+  std::vector<Value> said = model.All(inputs);
+  for (Value& value : said) {
+    if (mesh::IsHalf(value.dtype())) value = Widened(value);
+  }
+  return said;
 }
 
 Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
@@ -61,8 +65,12 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
   const Builder::Scope recording(b);
   std::vector<Value> values;
   for (const NamedInput& input : inputs) values.push_back(b.Input(input.name, input.type));
-  b.Output("predictions", Predicted(model, values, {.seed = seed, .compute = compute}));
+  const std::vector<Value> said = Predicted(model, values, {.seed = seed, .compute = compute});
   MT_RETURN_IF_ERROR(b.status());
+  const std::vector<std::string> names = model.outputs();
+  for (size_t i = 0; i < said.size(); ++i) {
+    b.Output(names[i].empty() ? "predictions" : names[i], said[i]);
+  }
   Prediction out;
   MT_ASSIGN_OR_RETURN(out.program, b.Build());
   out.variables = b.variables();
@@ -71,6 +79,14 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
 }
 
 namespace {
+
+// What a model of one output predicts.
+Result<Value> OnePredicted(Builder& b, nn::Layer& model, const Value& input, nn::CallContext how) {
+  const std::vector<Value> said = Predicted(model, {&input, 1}, std::move(how));
+  MT_RETURN_IF_ERROR(b.status());
+  if (said.size() == 1) return said[0];
+  return InvalidArgument("expected a model of one output, got: " + Join(model.outputs(), ", "));
+}
 
 Status CheckText(const TensorType& x) {
   if (x.rank() == 2 && x.dims[0] == 1 && !mesh::IsFloat(x.dtype) && x.dtype != DType::kBool) {
@@ -106,8 +122,8 @@ Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Los
   const Builder::Scope recording(b);
   const Value ids = b.Input(text.name, x);
   const Value at = b.Input(std::string(kAtName), {DType::kI64, {1}});
-  const Value predictions = Predicted(model, {&ids, 1}, {.seed = seed, .compute = compute});
-  MT_RETURN_IF_ERROR(b.status());
+  MT_ASSIGN_OR_RETURN(const Value predictions,
+                      OnePredicted(b, model, ids, {.seed = seed, .compute = compute}));
   const program::Dims dims = predictions.dims();
   if (dims.size() != 3 || dims[0] != 1 || dims[1] != x.dims[1] ||
       !mesh::IsFloat(predictions.dtype())) {
@@ -126,9 +142,9 @@ Result<Prediction> BuildNextById(nn::Layer& model, const NamedInput& text, const
   const Value id = b.Input(text.name, {text.type.dtype, {1, 1}});
   nn::Writing writing{.position = b.Input(std::string(kAtName), {DType::kI64, {1}}),
                       .length = text.type.dims[1]};
-  const Value predictions =
-      Predicted(model, {&id, 1}, {.seed = seed, .compute = compute, .writing = &writing});
-  MT_RETURN_IF_ERROR(b.status());
+  MT_ASSIGN_OR_RETURN(
+      const Value predictions,
+      OnePredicted(b, model, id, {.seed = seed, .compute = compute, .writing = &writing}));
   const program::Dims dims = predictions.dims();
   if (dims.size() != 3 || dims[0] != 1 || dims[1] != 1 || !mesh::IsFloat(predictions.dtype())) {
     return InvalidArgument("expected a model that predicts [1, 1, C] for one id, got: " +

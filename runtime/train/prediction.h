@@ -18,9 +18,9 @@ using program::DType;
 using program::Program;
 using program::TensorType;
 
-// A model alone, on inputs of these names and types: what it predicts is the output `predictions`.
-// Dropout passes on; the variables are only read. `compute`: as a recipe's. Errors: the trace's
-// first.
+// A model alone, on inputs of these names and types: what it predicts is the output `predictions`;
+// of a model whose outputs have names, an output of each name, in the model's order. Dropout passes
+// on; the variables are only read. `compute`: as a recipe's. Errors: the trace's first.
 struct NamedInput {
   std::string name;
   TensorType type;
@@ -37,8 +37,9 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
 
 // What a model of sequences says comes behind one of a text's ids. Inputs: the text, ids [1, T] of
 // the input's name and type, and `at`, i64[1], which of them; output `next`, [1, C], the logits of
-// the ids behind it. Errors: kInvalidArgument, of an input that is no ids, of a model that does not
-// predict [1, T, C], or of a loss that knows no classes; the trace's first.
+// the ids behind it. Errors: kInvalidArgument, of an input that is no ids, of a model of several
+// outputs or one that does not predict [1, T, C], or of a loss that knows no classes; the trace's
+// first.
 inline constexpr std::string_view kAtName = "at";
 Result<Prediction> BuildNext(nn::Layer& model, const NamedInput& text, const Loss& loss,
                              int64_t seed, std::optional<DType> compute = {});
@@ -52,8 +53,9 @@ Result<Prediction> BuildNextById(nn::Layer& model, const NamedInput& text, const
 
 // --- what these and the programs of training (programs.h) share
 
-// What the model predicts for `inputs` in this context, in f32 whatever it computes in.
-Value Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how);
+// All that the model predicts for `inputs` in this context, in the order of its outputs, in f32
+// whatever it computes in.
+std::vector<Value> Predicted(nn::Layer& model, std::span<const Value> inputs, nn::CallContext how);
 // Of each input of which every element is an id, the rows of the smallest table: what ops that go
 // by numbers take from an input by way of ops that leave all elements there and their numbers as
 // they are.

@@ -20,12 +20,18 @@ using program::ReduceSum;
 
 namespace {
 
+// Of a head, over all parts so far.
+struct HeadFigures {
+  Value loss;  // where its output has a name
+  std::vector<Value> metrics;
+};
+
 // What is recorded of a batch.
 struct Recorded {
   Value objective;  // the newest part's, for the gradient
-  Value loss;       // the report's, of all parts so far, as the metrics are
-  std::vector<Value> metrics;
-  int64_t classes = 0;
+  Value loss;       // the report's, of all parts so far
+  std::vector<HeadFigures> heads;
+  std::map<std::string, int64_t> classes;  // Programs::classes
 };
 
 Result<size_t> PlaceOf(const Recipe& recipe, std::string_view what, const std::string& name) {
@@ -104,50 +110,102 @@ Result<Batch> InputsOf(const Recipe& recipe, Builder& b, std::span<const TensorT
   return batch;
 }
 
-// Records the model, the loss and the metrics on the components of a part, the share of the batch
-// that it is. Errors: the builder's; labels that do not fit; a component that is not there.
-Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& values, double share,
-                  bool last, bool training, Recorded& out) {
-  MT_ASSIGN_OR_RETURN(const size_t label, PlaceOf(recipe, "labels", recipe.labels));
-  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, ModelInputs(recipe));
-  const Value y = values[label];
-  std::vector<Value> inputs;
-  for (const size_t place : places) inputs.push_back(values[place]);
-  const Value predictions = Predicted(*recipe.model, inputs,
-                                      {.training = training,
-                                       .seed = recipe.seed,
-                                       .step = recipe.step,
-                                       .compute = recipe.compute,
-                                       .narrow_sums = recipe.narrow_sums});
-  MT_RETURN_IF_ERROR(b.status());
-  MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(y.type(), predictions.type()));
-  out.classes = recipe.loss.Classes(predictions.type());
-  const Value per_example = recipe.loss.PerExample(y, predictions);
-  if (recipe.loss.reduction == LossReduction::kMean) {
-    out.objective = Times(ReduceMean(per_example), share);
-    out.loss = Plus(out.loss, out.objective);
-  } else {
-    out.objective = ReduceSum(per_example);
-    const auto elements =
-        static_cast<double>(std::max<int64_t>(1, per_example.type().num_elements()));
-    out.loss = Plus(out.loss, Times(out.objective / elements, share));
+// What errors about a head say in front.
+const std::string& Of(const Head& head) { return head.place.empty() ? head.output : head.place; }
+
+// Errors: a recipe that is none, whatever the model is.
+Status CheckRecipe(const Recipe& recipe) {
+  const auto whole = [](const Head& head) { return head.loss.function != nullptr; };
+  if (recipe.model == nullptr || recipe.optimizer == nullptr || recipe.heads.empty() ||
+      !std::all_of(recipe.heads.begin(), recipe.heads.end(), whole)) {
+    return InvalidArgument("BuildPrograms: a recipe needs a model, a loss and an optimizer");
   }
-  for (const Parameter& parameter : recipe.model->parameters()) {
-    if (!last || !parameter.regularizer()) continue;  // once for the batch
-    const Value penalty = parameter.regularizer()->Record(parameter);
-    if (!penalty.valid()) continue;
-    out.objective = out.objective + penalty;
-    out.loss = out.loss + penalty;
+  for (const Head& head : recipe.heads) {
+    if (head.weight >= 0 && std::isfinite(head.weight)) continue;
+    return InvalidArgument("weight: expected a number of at least 0, got: " +
+                           std::to_string(head.weight))
+        .At(Of(head));
   }
-  Loss loss = recipe.loss;
-  loss.known = {y, predictions, per_example};
-  out.metrics.resize(recipe.metrics.size());
-  for (size_t i = 0; i < recipe.metrics.size(); ++i) {
-    const Metric& metric = recipe.metrics[i];
+  if (!(recipe.loss_scale > 0) || !std::isfinite(recipe.loss_scale)) {
+    return InvalidArgument("loss_scale: expected a number above 0, got: " +
+                           std::to_string(recipe.loss_scale));
+  }
+  if (recipe.accumulate < 1 || recipe.accumulate > kMostParts) {
+    return InvalidArgument("accumulate: expected a number of parts from 1 to " +
+                           std::to_string(kMostParts) +
+                           ", got: " + std::to_string(recipe.accumulate));
+  }
+  std::set<std::string> outputs = {std::string(kLossName)};
+  for (const Head& head : recipe.heads) {
+    std::vector<std::string> figures;
+    if (!head.output.empty()) figures.push_back(head.FigureName(kLossName));
+    for (const Metric& metric : head.metrics) figures.push_back(head.FigureName(metric.name));
+    for (const std::string& figure : figures) {
+      if (outputs.insert(figure).second) continue;
+      return InvalidArgument("BuildPrograms: two outputs are named `" + figure + "`");
+    }
+  }
+  return OkStatus();
+}
+
+// For each head, which of the model's outputs is its. Errors: heads that are not one for each.
+Result<std::vector<size_t>> OutputsOfHeads(const Recipe& recipe) {
+  const std::vector<std::string> names = recipe.model->outputs();
+  const auto text = [](const std::string& name) {
+    return name.empty() ? std::string("one without a name") : "`" + name + "`";
+  };
+  std::string expected;
+  for (const std::string& name : names) expected += (expected.empty() ? "" : ", ") + text(name);
+  expected = "heads: expected one for each of the model's outputs, " + expected + ", got: ";
+  std::vector<size_t> outputs;
+  std::set<std::string> got;
+  for (const Head& head : recipe.heads) {
+    const auto at = std::find(names.begin(), names.end(), head.output);
+    if (at == names.end() || !got.insert(head.output).second) {
+      return InvalidArgument(expected + (at == names.end() ? "" : "two of ") + text(head.output));
+    }
+    outputs.push_back(static_cast<size_t>(at - names.begin()));
+  }
+  for (const std::string& name : names) {
+    if (!got.contains(name)) return InvalidArgument(expected + "none of " + text(name));
+  }
+  return outputs;
+}
+
+// What a part says of one head, before its metrics are recorded.
+struct PartOfHead {
+  Value labels, predictions, per_example;
+};
+
+// Adds the head's loss to the objective and to the report.
+void RecordLoss(const Head& head, const PartOfHead& part, double share, HeadFigures& figures,
+                Recorded& out) {
+  const bool mean = head.loss.reduction == LossReduction::kMean;
+  const auto elements =
+      static_cast<double>(std::max<int64_t>(1, part.per_example.type().num_elements()));
+  const Value made =
+      mean ? Times(ReduceMean(part.per_example), share) : ReduceSum(part.per_example);
+  const Value reported = mean ? made : Times(made / elements, share);
+  const Value weighted = Times(made, head.weight);
+  out.objective = Plus(out.objective, weighted);
+  out.loss = Plus(out.loss, mean ? weighted : Times(reported, head.weight));
+  if (!head.output.empty()) figures.loss = Plus(figures.loss, reported);
+}
+
+// Errors: the builder's; labels that a metric does not take.
+Status RecordMetrics(const Head& head, Builder& b, const PartOfHead& part, double share,
+                     HeadFigures& out) {
+  const Value &y = part.labels, &predictions = part.predictions;
+  Loss loss = head.loss;
+  loss.known = {y, predictions, part.per_example};
+  out.metrics.resize(head.metrics.size());
+  for (size_t i = 0; i < head.metrics.size(); ++i) {
+    const Metric& metric = head.metrics[i];
     MT_RETURN_IF_ERROR(b.status());
-    MT_RETURN_IF_ERROR(metric.CheckLabels(y.type(), predictions.type()).At(metric.place));
+    MT_RETURN_IF_ERROR(metric.CheckLabels(y.type(), predictions.type())
+                           .At(metric.place.empty() ? head.output : metric.place));
     const Value made = metric.of_batch(y, predictions, loss);
-    const std::string place = metric.place.empty() ? metric.name : metric.place;
+    const std::string place = metric.place.empty() ? head.FigureName(metric.name) : metric.place;
     if (!b.status().ok()) {
       const bool named = b.status().message().find(place + ": ") != std::string::npos;
       return named ? b.status() : b.status().At(place);
@@ -162,6 +220,57 @@ Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& va
                              ", got: " + made.type().ToString());
     }
     out.metrics[i] = Plus(out.metrics[i], made);
+  }
+  return OkStatus();
+}
+
+// Records the model, the losses and the metrics on the components of a part, the share of the batch
+// that it is. Errors: the builder's; labels that do not fit; a component that is not there.
+Status RecordPart(const Recipe& recipe, Builder& b, const std::vector<Value>& values, double share,
+                  bool last, bool training, Recorded& out) {
+  MT_ASSIGN_OR_RETURN(const std::vector<size_t> outputs, OutputsOfHeads(recipe));
+  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, ModelInputs(recipe));
+  std::vector<PartOfHead> parts(recipe.heads.size());
+  for (size_t h = 0; h < parts.size(); ++h) {
+    const Head& head = recipe.heads[h];
+    auto label = PlaceOf(recipe, "labels", head.labels);
+    if (!label.ok()) return label.status().At(Of(head));
+    parts[h].labels = values[*label];
+  }
+  std::vector<Value> inputs;
+  for (const size_t place : places) inputs.push_back(values[place]);
+  const std::vector<Value> predictions = Predicted(*recipe.model, inputs,
+                                                   {.training = training,
+                                                    .seed = recipe.seed,
+                                                    .step = recipe.step,
+                                                    .compute = recipe.compute,
+                                                    .narrow_sums = recipe.narrow_sums});
+  MT_RETURN_IF_ERROR(b.status());
+  out.objective = {};
+  out.heads.resize(parts.size());
+  for (size_t h = 0; h < parts.size(); ++h) {
+    const Head& head = recipe.heads[h];
+    PartOfHead& part = parts[h];
+    part.predictions = predictions[outputs[h]];
+    MT_RETURN_IF_ERROR(
+        head.loss.CheckLabels(part.labels.type(), part.predictions.type()).At(Of(head)));
+    if (const int64_t classes = head.loss.Classes(part.predictions.type()); classes > 0) {
+      const auto [known, fresh] = out.classes.emplace(head.labels, classes);
+      if (!fresh) known->second = std::min(known->second, classes);
+    }
+    part.per_example = head.loss.PerExample(part.labels, part.predictions);
+    MT_RETURN_IF_ERROR(b.status().At(Of(head)));
+    RecordLoss(head, part, share, out.heads[h], out);
+  }
+  for (const Parameter& parameter : recipe.model->parameters()) {
+    if (!last || !parameter.regularizer()) continue;  // once for the batch
+    const Value penalty = parameter.regularizer()->Record(parameter);
+    if (!penalty.valid()) continue;
+    out.objective = out.objective + penalty;
+    out.loss = out.loss + penalty;
+  }
+  for (size_t h = 0; h < parts.size(); ++h) {
+    MT_RETURN_IF_ERROR(RecordMetrics(recipe.heads[h], b, parts[h], share, out.heads[h]));
   }
   return OkStatus();
 }
@@ -207,8 +316,12 @@ Result<Recorded> Record(const Recipe& recipe, Builder& b, std::span<const Tensor
     MT_RETURN_IF_ERROR(after_part(out, last));
   }
   b.Output(std::string(kLossName), out.loss);
-  for (size_t i = 0; i < recipe.metrics.size(); ++i) {
-    b.Output(recipe.metrics[i].name, out.metrics[i]);
+  for (size_t h = 0; h < recipe.heads.size(); ++h) {
+    const Head& head = recipe.heads[h];
+    if (!head.output.empty()) b.Output(head.FigureName(kLossName), out.heads[h].loss);
+    for (size_t i = 0; i < head.metrics.size(); ++i) {
+      b.Output(head.FigureName(head.metrics[i].name), out.heads[h].metrics[i]);
+    }
   }
   return out;
 }
@@ -290,41 +403,29 @@ Result<std::vector<size_t>> ModelInputs(const Recipe& recipe) {
     places.push_back(place);
   }
   if (!recipe.inputs.empty()) return places;
+  std::set<std::string> labels;
+  for (const Head& head : recipe.heads) labels.insert(head.labels);
   for (size_t i = 0; i < recipe.components.size(); ++i) {
-    if (recipe.components[i] != recipe.labels) places.push_back(i);
+    if (!labels.contains(recipe.components[i])) places.push_back(i);
   }
   if (places.empty()) {
-    return InvalidArgument("inputs: expected a component beside the labels, `" + recipe.labels +
+    return InvalidArgument("inputs: expected a component beside the labels, `" +
+                           Join(std::vector<std::string>(labels.begin(), labels.end()), "`, `") +
                            "`, got: none");
   }
   return places;
 }
 
 Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types) {
-  if (recipe.model == nullptr || recipe.loss.function == nullptr || recipe.optimizer == nullptr) {
-    return InvalidArgument("BuildPrograms: a recipe needs a model, a loss and an optimizer");
-  }
-  if (!(recipe.loss_scale > 0) || !std::isfinite(recipe.loss_scale)) {
-    return InvalidArgument("loss_scale: expected a number above 0, got: " +
-                           std::to_string(recipe.loss_scale));
-  }
-  if (recipe.accumulate < 1 || recipe.accumulate > kMostParts) {
-    return InvalidArgument("accumulate: expected a number of parts from 1 to " +
-                           std::to_string(kMostParts) +
-                           ", got: " + std::to_string(recipe.accumulate));
-  }
-  std::set<std::string> outputs = {std::string(kLossName)};
-  for (const Metric& metric : recipe.metrics) {
-    if (!outputs.insert(metric.name).second) {
-      return InvalidArgument("BuildPrograms: two outputs are named `" + metric.name + "`");
-    }
-  }
+  MT_RETURN_IF_ERROR(CheckRecipe(recipe));
   Programs out;
   out.components = recipe.components;
-  for (const Metric& metric : recipe.metrics) {
-    if (metric.finish == nullptr) continue;
-    out.summed.push_back(
-        {metric.name, std::vector<double>(static_cast<size_t>(metric.sums)), metric.finish});
+  for (const Head& head : recipe.heads) {
+    for (const Metric& metric : head.metrics) {
+      if (metric.finish == nullptr) continue;
+      out.summed.push_back({head.FigureName(metric.name),
+                            std::vector<double>(static_cast<size_t>(metric.sums)), metric.finish});
+    }
   }
   bool counts_steps = false;
   {

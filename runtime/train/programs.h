@@ -1,8 +1,9 @@
 // From a model, a loss and an optimizer to the programs that a session runs.
 //
 //   init        no inputs; its updates give every state its initial value
-//   train_step  inputs: the batch's components, by name; outputs loss and the metrics, by name;
-//               updates the states
+//   train_step  inputs: the batch's components, by name; outputs loss, and of each head its own
+//               loss, where its output has a name, and its metrics (Head::FigureName); updates the
+//               states
 //   eval_step   the same inputs and outputs without updates (dropout passes on), states only read
 //
 // All are for one batch size. Call BuildPrograms again with the same Recipe for another (the short
@@ -28,7 +29,6 @@ using program::Program;
 using program::TensorType;
 
 inline constexpr std::string_view kInputName = "x";
-inline constexpr std::string_view kLabelName = "y";
 inline constexpr std::string_view kLossName = "loss";
 
 // Each part's ops are recorded and planned anew.
@@ -37,13 +37,13 @@ inline constexpr int64_t kMostParts = 64;
 struct Recipe {
   // A batch's components, in their order.
   std::vector<std::string> components = {std::string(kInputName), std::string(kLabelName)};
-  std::string labels = std::string(kLabelName);  // the component that the loss compares with
-  // Those that the model takes, in this order; none: all but the labels.
+  // Those that the model takes, in this order; none: all but the labels of the heads.
   std::vector<std::string> inputs = {};
   std::shared_ptr<nn::Layer> model;
-  Loss loss;
+  // One for each of the model's outputs. The gradient is of the sum of their losses, each times its
+  // weight, and of the weights' penalties; the figure `loss` is that sum, of the losses' means.
+  std::vector<Head> heads = std::vector<Head>(1);
   std::shared_ptr<Optimizer> optimizer;
-  std::vector<Metric> metrics;
   nn::LayoutMap layouts;            // rules for the weights that have no layout of their own
   int64_t seed = nn::RandomSeed();  // of initial values and dropout
   // Each batch is computed in so many parts, one after the other, and the weights change once, by
@@ -77,7 +77,8 @@ struct Programs {
       parameters;                // the model's, in the order of its calls, layout rules applied
   std::vector<Parameter> slots;  // the optimizer's, and `step` where it is used
   std::vector<std::string> components;  // the recipe's: of the steps' inputs
-  int64_t classes = 0;                  // Loss::Classes: what labels must be
+  // Loss::Classes: what labels must be, by component; of two losses the smaller number.
+  std::map<std::string, int64_t> classes;
   // Components that are ids as they stand, and the rows of the smallest table that they number.
   std::map<std::string, int64_t> rows;
   // Of the outputs those that are sums (Metric::finish), with a zero for each sum.
@@ -89,8 +90,8 @@ struct Programs {
   std::string Summary() const;
 };
 
-// Errors: kInvalidArgument: the trace's first (with path and source line), labels that do not fit
-// the loss, or a layout rule that fits nothing.
+// Errors: kInvalidArgument: the trace's first (with path and source line), heads that are not those
+// of the model's outputs, labels that do not fit a loss, or a layout rule that fits nothing.
 // `types`: of the components, in their order.
 Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types);
 // Of batches of two components.

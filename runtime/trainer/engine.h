@@ -92,18 +92,18 @@ class Engine {
   virtual Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
                                           std::stop_token stop) = 0;
 
-  // A program of one output, that changes nothing but what it keeps; its number. Inputs are split
-  // over the batch axis, where there is one; or, `whole`, they are on every device. Of those that
-  // keep something only where `keeps()`.
+  // A program that changes nothing but what it keeps; its number. Inputs are split over the batch
+  // axis, where there is one; or, `whole`, they are on every device. Of those that keep something
+  // only where `keeps()`.
   virtual Result<size_t> AddPrediction(const train::Prediction& prediction, bool whole) = 0;
   virtual bool keeps() const { return false; }
   // It is sent no more; what it has sent can be taken. False: it stays, as with parameter servers,
   // where every worker knows it.
   virtual bool RemovePrediction(size_t prediction) = 0;
-  // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of
-  // one drops the others.
+  // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken: the
+  // program's outputs, in their order. An error of one drops the others.
   virtual Status SendPrediction(size_t prediction, std::span<const mesh::Tensor> inputs) = 0;
-  virtual Result<mesh::Tensor> TakePrediction(std::stop_token stop) = 0;
+  virtual Result<std::vector<mesh::Tensor>> TakePrediction(std::stop_token stop) = 0;
   virtual void DropPredictions() = 0;
   // How many to send ahead of the one that is taken.
   virtual int64_t ahead() const { return 1; }
@@ -111,8 +111,8 @@ class Engine {
   // Which examples of a batch of `size`, which was planned for, this process uses: [first, second).
   virtual std::pair<int64_t, int64_t> UsedOf(int64_t size) const { return {0, size}; }
 
-  // What labels and ids must be (train::Programs); 0 and empty before Prepare.
-  virtual int64_t classes() const = 0;
+  // What labels and ids must be (train::Programs); empty before Prepare.
+  virtual std::map<std::string, int64_t> classes() const = 0;
   virtual std::map<std::string, int64_t> rows() const = 0;
   // Weights and slots of the steps there are; empty before Prepare.
   virtual std::vector<program::Variable> states() const = 0;
@@ -130,8 +130,8 @@ class Engine {
 };
 
 // What the engine's steps ask of labels and ids is asked of the batches that `data` hands out.
-inline void Expect(const Engine& engine, const train::Recipe& recipe, data::Pipeline& data) {
-  data.ExpectClasses(engine.classes(), recipe.labels);
+inline void Expect(const Engine& engine, data::Pipeline& data) {
+  data.ExpectClasses(engine.classes());
   data.ExpectIds(engine.rows());
 }
 

@@ -40,7 +40,8 @@ Tensor Window(const mesh::TensorType& type, std::span<const int64_t> ids, int64_
 Result<std::vector<double>> Predict(Engine& engine, size_t prediction, Tensor ids, int64_t at) {
   const Tensor inputs[] = {std::move(ids), Tensor::Of<int64_t>({1}, {&at, 1})};
   MT_RETURN_IF_ERROR(engine.SendPrediction(prediction, inputs));
-  MT_ASSIGN_OR_RETURN(const Tensor logits, engine.TakePrediction({}));
+  MT_ASSIGN_OR_RETURN(const std::vector<Tensor> outputs, engine.TakePrediction({}));
+  const Tensor& logits = outputs.front();
   std::vector<double> out;
   if (logits.type().dtype == DType::kF64) {
     out.assign(logits.values<double>().begin(), logits.values<double>().end());

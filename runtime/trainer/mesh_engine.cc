@@ -178,7 +178,8 @@ class MeshEngine final : public Engine {
     }
     MT_ASSIGN_OR_RETURN(auto step, session->Load(prediction.program, strategy_.mesh(),
                                                  prediction.variables, std::move(split)));
-    predictions_.emplace(next_prediction_, Prediction{std::move(shared), std::move(step)});
+    predictions_.emplace(next_prediction_, Prediction{std::move(shared), std::move(step),
+                                                      prediction.program.outputs.size()});
     return next_prediction_++;
   }
   bool RemovePrediction(size_t prediction) override { return predictions_.erase(prediction) > 0; }
@@ -189,13 +190,16 @@ class MeshEngine final : public Engine {
     MT_RETURN_IF_ERROR(strategy_.PutOnMesh(p.shared));
     for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(p.step->Feed(i, inputs[i]));
     MT_RETURN_IF_ERROR(p.step->Run());
-    MT_ASSIGN_OR_RETURN(Tensor made, p.step->Fetch(0));
+    std::vector<Tensor> made;
+    for (size_t i = 0; i < p.outputs; ++i) {
+      MT_ASSIGN_OR_RETURN(made.emplace_back(), p.step->Fetch(i));
+    }
     made_.push_back(std::move(made));
     return OkStatus();
   }
 
-  Result<Tensor> TakePrediction(std::stop_token) override {
-    Tensor oldest = std::move(made_.front());
+  Result<std::vector<Tensor>> TakePrediction(std::stop_token) override {
+    std::vector<Tensor> oldest = std::move(made_.front());
     made_.pop_front();
     return oldest;
   }
@@ -205,7 +209,9 @@ class MeshEngine final : public Engine {
     return runner_ ? runner_->UsedOf(size) : std::pair<int64_t, int64_t>(0, size);
   }
 
-  int64_t classes() const override { return runner_ ? runner_->programs().classes : 0; }
+  std::map<std::string, int64_t> classes() const override {
+    return runner_ ? runner_->programs().classes : std::map<std::string, int64_t>();
+  }
   std::map<std::string, int64_t> rows() const override {
     return runner_ ? runner_->programs().rows : std::map<std::string, int64_t>();
   }
@@ -235,6 +241,7 @@ class MeshEngine final : public Engine {
   struct Prediction {
     std::vector<program::Variable> shared;  // with training
     std::unique_ptr<execute::LoadedStep> step;
+    size_t outputs;
   };
 
   // Split over the batch axis, where there is one.
@@ -263,7 +270,7 @@ class MeshEngine final : public Engine {
   std::unique_ptr<MeshRunner> runner_;
   std::map<size_t, Prediction> predictions_;
   size_t next_prediction_ = 0;
-  std::deque<Tensor> made_;
+  std::deque<std::vector<Tensor>> made_;
   std::string what_;              // of the last Plan
   std::vector<uint64_t> hashes_;  // that it planned
   bool stopped_by_another_ = false;

@@ -88,25 +88,25 @@ std::vector<int64_t> ExamplesOf(const Tensor& component) {
 // Batches from anywhere, whose labels and ids are looked at as a pipeline's are.
 class CheckedBatches final : public train::BatchSource {
  public:
-  // `labels`: the component that holds them. `rows`: of the tables that components number.
-  CheckedBatches(train::BatchSource& source, size_t labels, int64_t classes,
+  // `classes`, `rows`: train::Programs'.
+  CheckedBatches(train::BatchSource& source, std::map<std::string, int64_t> classes,
                  std::map<std::string, int64_t> rows)
-      : source_(source), label_(labels), classes_(classes), rows_(std::move(rows)) {}
+      : source_(source), classes_(std::move(classes)), rows_(std::move(rows)) {}
   Status Begin() override { return source_.Begin(); }
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
-    if (batch && batch->components.size() > label_ && batch->components[label_].type().rank() > 0) {
-      const Tensor& labels = batch->components[label_];
-      MT_RETURN_IF_ERROR(data::CheckClasses(labels, classes_, ExamplesOf(labels),
-                                            "batch " + std::to_string(given_)));
-    }
+    const std::string file = "batch " + std::to_string(given_);
     const std::vector<std::string> names = source_.component_names();
     for (size_t i = 0; batch && i < std::min(names.size(), batch->components.size()); ++i) {
-      const Tensor& ids = batch->components[i];
-      const auto rows = rows_.find(names[i]);
-      if (rows == rows_.end() || ids.type().rank() == 0) continue;
-      MT_RETURN_IF_ERROR(
-          data::CheckIds(ids, rows->second, ExamplesOf(ids), "batch " + std::to_string(given_)));
+      const Tensor& component = batch->components[i];
+      if (component.type().rank() == 0) continue;
+      const std::vector<int64_t> examples = ExamplesOf(component);
+      if (const auto classes = classes_.find(names[i]); classes != classes_.end()) {
+        MT_RETURN_IF_ERROR(data::CheckClasses(component, classes->second, examples, file));
+      }
+      if (const auto rows = rows_.find(names[i]); rows != rows_.end()) {
+        MT_RETURN_IF_ERROR(data::CheckIds(component, rows->second, examples, file));
+      }
     }
     ++given_;
     return batch;
@@ -117,9 +117,7 @@ class CheckedBatches final : public train::BatchSource {
 
  private:
   train::BatchSource& source_;
-  const size_t label_;
-  const int64_t classes_;
-  const std::map<std::string, int64_t> rows_;
+  const std::map<std::string, int64_t> classes_, rows_;
   int64_t given_ = 0;
 };
 
@@ -161,15 +159,24 @@ Status Model::Compile(CompileOptions options) {
   if (options.optimizer == nullptr) {
     return InvalidArgument("compile: expected an optimizer, got: none");
   }
+  std::vector<train::Head> heads = std::move(options.heads);
+  if (heads.empty()) {
+    heads.push_back({.labels = std::move(options.labels),
+                     .loss = std::move(options.loss),
+                     .metrics = std::move(options.metrics)});
+  } else if (options.loss.function != nullptr || !options.metrics.empty() ||
+             options.labels != train::kLabelName) {
+    return InvalidArgument(
+        "compile: expected either heads, with the loss, metrics and labels of each output, or "
+        "`loss`, `metrics` and `labels` of a model of one, got: both");
+  }
   const strategy::StrategyScope scope(strategy_);
   const auto* mesh = dynamic_cast<const strategy::MeshStrategy*>(&strategy_);
   auto recipe = std::make_unique<train::Recipe>(
-      train::Recipe{.labels = std::move(options.labels),
-                    .inputs = std::move(options.inputs),
+      train::Recipe{.inputs = std::move(options.inputs),
                     .model = layer_,
-                    .loss = options.loss,
+                    .heads = std::move(heads),
                     .optimizer = std::move(options.optimizer),
-                    .metrics = std::move(options.metrics),
                     .layouts = mesh == nullptr ? nn::LayoutMap() : mesh->layouts(),
                     .seed = options.seed,
                     .accumulate = options.accumulate,
@@ -212,7 +219,7 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
         "place each validation would move");
   }
   MT_RETURN_IF_ERROR(Prepare(data));
-  Expect(*engine_, *recipe_, data);
+  Expect(*engine_, data);
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
   return FitOn({.batches = &batches, .here = &data}, SizesOf(data), options);
@@ -220,12 +227,8 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
 
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
                            FitOptions options) {
-  const std::vector<std::string> names = batches.component_names();
-  MT_RETURN_IF_ERROR(Prepare(types, names));
-  const auto label = std::find(names.begin(), names.end(), recipe_->labels) - names.begin();
-  const train::Programs* programs = engine_->programs();
-  CheckedBatches checked(batches, static_cast<size_t>(label), engine_->classes(),
-                         programs == nullptr ? std::map<std::string, int64_t>() : programs->rows);
+  MT_RETURN_IF_ERROR(Prepare(types, batches.component_names()));
+  CheckedBatches checked(batches, engine_->classes(), engine_->rows());
   return FitOn({.batches = &checked}, {types[0].dims[0]}, options);
 }
 
@@ -237,7 +240,7 @@ Result<History> Model::Fit(const NamedData& data, FitOptions options) {
     MT_ASSIGN_OR_RETURN(here, data::Pipeline::Create(data.spec));
   }
   MT_RETURN_IF_ERROR(Prepare(*here));
-  Expect(*engine_, *recipe_, *here);
+  Expect(*engine_, *here);
   MT_RETURN_IF_ERROR(strategy::BeginPass(*here));
   return FitOn({.own = &data, .here = here.get()}, SizesOf(*here), options);
 }
@@ -250,7 +253,7 @@ Result<History> Model::FitOn(FitWork work, const std::set<int64_t>& sizes,
     data::Pipeline& data = *options.validation;
     MT_RETURN_IF_ERROR(
         CheckComponents(recipe_->components, data.component_names()).At("validation"));
-    Expect(*engine_, *recipe_, data);
+    Expect(*engine_, data);
     validation.emplace(data);
     validation_sizes = SizesOf(data);
   }
@@ -281,7 +284,7 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
   MT_RETURN_IF_ERROR(Prepare(data));
-  Expect(*engine_, *recipe_, data);
+  Expect(*engine_, data);
   MT_RETURN_IF_ERROR(engine_->Plan("evaluate", {}, SizesOf(data)));
   MT_RETURN_IF_ERROR(engine_->Agree({&data}, {}));
   strategy::PipelineBatches batches(data);
@@ -298,7 +301,7 @@ Result<train::Scalars> Model::Evaluate(Arrays data) {
 Result<std::vector<size_t>> Model::InputsOf(const std::vector<std::string>& names) const {
   train::Recipe recipe{.components = names};
   if (recipe_ != nullptr) {
-    recipe.labels = recipe_->labels;
+    recipe.heads = recipe_->heads;
     recipe.inputs = recipe_->inputs;
   }
   return train::ModelInputs(recipe);
@@ -347,8 +350,28 @@ Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType
 Result<Tensor> Model::PredictOnBatch(const Tensor& x) { return PredictOnBatch({&x, 1}); }
 
 Result<Tensor> Model::PredictOnBatch(std::span<const Tensor> inputs) {
+  MT_RETURN_IF_ERROR(OneOutput("PredictOutputsOnBatch"));
+  MT_ASSIGN_OR_RETURN(NamedTensors outputs, PredictOutputsOnBatch(inputs));
+  return std::move(outputs.begin()->second);
+}
+
+Result<Model::NamedTensors> Model::PredictOutputsOnBatch(std::span<const Tensor> inputs) {
   MT_RETURN_IF_ERROR(SendPrediction(inputs));
-  return engine_->TakePrediction({});
+  MT_ASSIGN_OR_RETURN(std::vector<Tensor> outputs, engine_->TakePrediction({}));
+  return Named(std::move(outputs));
+}
+
+Status Model::OneOutput(std::string_view call) const {
+  if (layer_ == nullptr || layer_->outputs().size() == 1) return OkStatus();
+  return InvalidArgument("predict: expected a model of one output (" + std::string(call) +
+                         " gives all), got: " + Join(layer_->outputs(), ", "));
+}
+
+Model::NamedTensors Model::Named(std::vector<Tensor> outputs) const {
+  const std::vector<std::string> names = layer_->outputs();
+  NamedTensors named;
+  for (size_t i = 0; i < names.size(); ++i) named.emplace(names[i], std::move(outputs[i]));
+  return named;
 }
 
 Status Model::SendPrediction(std::span<const Tensor> inputs) {
@@ -364,6 +387,12 @@ Status Model::SendPrediction(std::span<const Tensor> inputs) {
 }
 
 Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(OneOutput("PredictOutputs"));
+  MT_ASSIGN_OR_RETURN(NamedTensors outputs, PredictOutputs(data, std::move(stop)));
+  return std::move(outputs.begin()->second);
+}
+
+Result<Model::NamedTensors> Model::PredictOutputs(data::Pipeline& data, std::stop_token stop) {
   if (data.endless()) {
     return InvalidArgument(
         "predict: expected data of which a pass ends, got: data that repeats for ever "
@@ -371,19 +400,29 @@ Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
   }
   MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, InputsOf(data.component_names()));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
-  return PredictPass(
-      *engine_, data,
-      [&](const data::Batch& batch) {
-        std::vector<Tensor> inputs;
-        for (const size_t place : places) inputs.push_back(batch.components[place]);
-        return SendPrediction(inputs);
-      },
-      stop);
+  MT_ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
+                      PredictPass(
+                          *engine_, data,
+                          [&](const data::Batch& batch) {
+                            std::vector<Tensor> inputs;
+                            for (const size_t place : places) {
+                              inputs.push_back(batch.components[place]);
+                            }
+                            return SendPrediction(inputs);
+                          },
+                          stop));
+  return Named(std::move(outputs));
 }
 
 Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {
+  MT_RETURN_IF_ERROR(OneOutput("PredictOutputs"));
   MT_ASSIGN_OR_RETURN(const auto pipeline, strategy::ArraysPipeline({std::move(x)}, batch_size));
   return Predict(*pipeline);
+}
+
+Result<Model::NamedTensors> Model::PredictOutputs(Tensor x, int64_t batch_size) {
+  MT_ASSIGN_OR_RETURN(const auto pipeline, strategy::ArraysPipeline({std::move(x)}, batch_size));
+  return PredictOutputs(*pipeline);
 }
 
 Result<std::string> Model::Save(const std::string& folder) {

@@ -45,14 +45,18 @@ namespace meshtrain::trainer {
 class Engine;
 struct FitWork;
 
-// Of several inputs: data whose components have names (data::MemoryArrays::names, a Source's), one
-// of them the labels.
+// Of several inputs or outputs: data whose components have names (data::MemoryArrays::names, a
+// Source's), labels among them. Of several outputs:
+//
+//   model.Compile({.optimizer = train::Adam(),
+//                  .heads = {{.output = "digit", .labels = "digit", .loss = ..., .metrics = {...}},
+//                            {.output = "parity", .labels = "odd", .loss = ..., .weight = 0.2}}});
 struct CompileOptions {
-  train::Loss loss;
+  train::Loss loss = {};
   std::shared_ptr<train::Optimizer> optimizer;
   std::vector<train::Metric> metrics = {};  // train::metrics::Accuracy()
   int64_t seed = nn::RandomSeed();          // of dropout; initial values follow the strategy's
-  std::string labels = "y";                 // the data's component that the loss compares with
+  std::string labels = std::string(train::kLabelName);  // the component that the loss compares with
   // The components that the model takes, in this order; none: all but the labels.
   std::vector<std::string> inputs = {};
   // Parts that each batch is computed in, one after the other, for one change of the weights
@@ -66,6 +70,10 @@ struct CompileOptions {
   // Layers, by rules over their paths, whose values are computed again on the way back
   // (train::Recipe).
   std::vector<std::string> recompute = {};
+  // Of a model whose outputs have names (nn::Layer::outputs), one for each, in the place of `loss`,
+  // `metrics` and `labels`. Figures are `loss`, and of each `digit_loss`, `digit_accuracy`
+  // (train::Recipe::heads, train::Head).
+  std::vector<train::Head> heads = {};
 };
 
 // x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.
@@ -135,7 +143,8 @@ class Model {
                                   std::stop_token stop = {});
   Result<train::Scalars> Evaluate(Arrays data);
   // The predictions for every example of a pass, which must have an end, in order. Components that
-  // the model does not take may be there.
+  // the model does not take may be there. A model of several outputs: kInvalidArgument, here and
+  // below.
   Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});
   Result<mesh::Tensor> Predict(mesh::Tensor x, int64_t batch_size = 32);
   // The predictions for one batch. Over a mesh the steps of the kMostPredictions types of batches
@@ -143,6 +152,11 @@ class Model {
   static constexpr size_t kMostPredictions = 16;
   Result<mesh::Tensor> PredictOnBatch(const mesh::Tensor& x);
   Result<mesh::Tensor> PredictOnBatch(std::span<const mesh::Tensor> inputs);
+  // The same of all outputs, by their names; "": of a model of one output.
+  using NamedTensors = std::map<std::string, mesh::Tensor>;
+  Result<NamedTensors> PredictOutputs(data::Pipeline& data, std::stop_token stop = {});
+  Result<NamedTensors> PredictOutputs(mesh::Tensor x, int64_t batch_size = 32);
+  Result<NamedTensors> PredictOutputsOnBatch(std::span<const mesh::Tensor> inputs);
   // Makes the weights, for batches of this type; else the first batch does.
   Status Build(const mesh::TensorType& x) { return PredictionFor({&x, 1}).status(); }
 
@@ -177,6 +191,9 @@ class Model {
   Result<History> FitOn(FitWork work, const std::set<int64_t>& sizes, const FitOptions& options);
   // It lives until kMostPredictions others have been asked for.
   Result<const Prediction*> PredictionFor(std::span<const mesh::TensorType> inputs);
+  // Of a model of one output. Errors: of `call` for another.
+  Status OneOutput(std::string_view call) const;
+  NamedTensors Named(std::vector<mesh::Tensor> outputs) const;
   Status SendPrediction(std::span<const mesh::Tensor> inputs);
   // Of data with these components, those that the model takes.
   Result<std::vector<size_t>> InputsOf(const std::vector<std::string>& names) const;

@@ -10,10 +10,31 @@ namespace meshtrain::trainer {
 using mesh::Tensor;
 using mesh::TensorType;
 
-Result<Tensor> PredictPass(Engine& engine, data::Pipeline& data,
-                           const std::function<Status(const data::Batch& batch)>& send,
-                           std::stop_token stop) {
-  std::vector<Tensor> parts;
+namespace {
+
+// The tensors of one output, of batch after batch, as one.
+Result<Tensor> Joined(const std::vector<std::vector<Tensor>>& parts, size_t output) {
+  TensorType type = parts[0][output].type();
+  if (type.rank() == 0) {
+    return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
+  }
+  type.dims[0] = 0;
+  for (const auto& part : parts) type.dims[0] += part[output].dims()[0];
+  Tensor all(type);
+  mesh::Dims at(type.dims.size(), 0);
+  for (const auto& part : parts) {
+    all.Paste(part[output], at);
+    at[0] += part[output].dims()[0];
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<Tensor>> PredictPass(Engine& engine, data::Pipeline& data,
+                                        const std::function<Status(const data::Batch& batch)>& send,
+                                        std::stop_token stop) {
+  std::vector<std::vector<Tensor>> parts;  // by batch, by output
   int64_t sent = 0;
   bool pass_over = false;
   const auto next = [&]() -> Status {  // sends one more batch, or takes one
@@ -25,7 +46,7 @@ Result<Tensor> PredictPass(Engine& engine, data::Pipeline& data,
       ++sent;
       return OkStatus();
     }
-    MT_ASSIGN_OR_RETURN(Tensor part, engine.TakePrediction(stop));
+    MT_ASSIGN_OR_RETURN(std::vector<Tensor> part, engine.TakePrediction(stop));
     parts.push_back(std::move(part));
     return OkStatus();
   };
@@ -36,17 +57,9 @@ Result<Tensor> PredictPass(Engine& engine, data::Pipeline& data,
     }
   }
   if (parts.empty()) return InvalidArgument("predict: expected at least one batch, got: none");
-  TensorType type = parts[0].type();
-  if (type.rank() == 0) {
-    return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
-  }
-  type.dims[0] = 0;
-  for (const Tensor& part : parts) type.dims[0] += part.dims()[0];
-  Tensor all(type);
-  mesh::Dims at(type.dims.size(), 0);
-  for (const Tensor& part : parts) {
-    all.Paste(part, at);
-    at[0] += part.dims()[0];
+  std::vector<Tensor> all;
+  for (size_t output = 0; output < parts[0].size(); ++output) {
+    MT_ASSIGN_OR_RETURN(all.emplace_back(), Joined(parts, output));
   }
   return all;
 }

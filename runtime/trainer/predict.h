@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <stop_token>
+#include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
@@ -11,11 +12,12 @@
 
 namespace meshtrain::trainer {
 
-// What the model predicts for the batches of one pass of `data`, in their order, as one tensor.
-// `send` gives a batch to the engine (Engine::SendPrediction). Errors: the data's, the engine's;
-// kInvalidArgument where there is no batch, or where predictions have no dimension of examples.
-Result<mesh::Tensor> PredictPass(Engine& engine, data::Pipeline& data,
-                                 const std::function<Status(const data::Batch& batch)>& send,
-                                 std::stop_token stop);
+// What the model predicts for the batches of one pass of `data`, in their order, as one tensor for
+// each of its outputs. `send` gives a batch to the engine (Engine::SendPrediction). Errors: the
+// data's, the engine's; kInvalidArgument where there is no batch, or where predictions have no
+// dimension of examples.
+Result<std::vector<mesh::Tensor>> PredictPass(
+    Engine& engine, data::Pipeline& data,
+    const std::function<Status(const data::Batch& batch)>& send, std::stop_token stop);
 
 }  // namespace meshtrain::trainer

@@ -169,7 +169,10 @@ class ServerEngine final : public Engine {
     MT_RETURN_IF_ERROR(strategy_.PutOnServers(prediction.variables));
     MT_ASSIGN_OR_RETURN(parameter::Function function,
                         coordinator_.DefineFunction(prediction.program));
-    predictions_.push_back(std::move(function));
+    Prediction& made = predictions_.emplace_back(Prediction{std::move(function), {}});
+    for (const program::Port& output : prediction.program.outputs) {
+      made.outputs.push_back(output.name);
+    }
     return predictions_.size() - 1;
   }
   bool RemovePrediction(size_t /*prediction*/) override { return false; }
@@ -177,18 +180,27 @@ class ServerEngine final : public Engine {
   Status SendPrediction(size_t prediction, std::span<const Tensor> inputs) override {
     const std::vector<parameter::Arg> arguments(inputs.begin(), inputs.end());
     MT_ASSIGN_OR_RETURN(parameter::RemoteValue sent,
-                        coordinator_.Schedule(predictions_[prediction], arguments));
-    sent_.push_back(std::move(sent));
+                        coordinator_.Schedule(predictions_[prediction].function, arguments));
+    sent_.emplace_back(prediction, std::move(sent));
     return OkStatus();
   }
 
-  Result<Tensor> TakePrediction(std::stop_token stop) override {
-    const parameter::RemoteValue oldest = std::move(sent_.front());
+  Result<std::vector<Tensor>> TakePrediction(std::stop_token stop) override {
+    const auto [prediction, oldest] = std::move(sent_.front());
     sent_.pop_front();
     auto outputs = coordinator_.Fetch(oldest, std::move(stop));
-    if (outputs.ok()) return std::move(outputs->front().second);
-    DropPredictions();
-    return outputs.status();
+    if (!outputs.ok()) {
+      DropPredictions();
+      return outputs.status();
+    }
+    std::vector<Tensor> made;
+    for (const std::string& name : predictions_[prediction].outputs) {
+      const auto output = std::find_if(outputs->begin(), outputs->end(),
+                                       [&](const auto& of) { return of.first == name; });
+      MT_CHECK(output != outputs->end());
+      made.push_back(std::move(output->second));
+    }
+    return made;
   }
 
   void DropPredictions() override {
@@ -199,7 +211,9 @@ class ServerEngine final : public Engine {
 
   int64_t ahead() const override { return strategy_.ahead(); }
 
-  int64_t classes() const override { return training_ ? training_->classes : 0; }
+  std::map<std::string, int64_t> classes() const override {
+    return training_ ? training_->classes : std::map<std::string, int64_t>();
+  }
   std::map<std::string, int64_t> rows() const override {
     return training_ ? training_->rows : std::map<std::string, int64_t>();
   }
@@ -211,6 +225,11 @@ class ServerEngine final : public Engine {
   }
 
  private:
+  struct Prediction {
+    parameter::Function function;
+    std::vector<std::string> outputs;
+  };
+
   parameter::BatchTypes OfSize(int64_t size) const {
     parameter::BatchTypes types = types_;
     for (TensorType& type : types) type.dims[0] = size;
@@ -229,7 +248,6 @@ class ServerEngine final : public Engine {
     data::PipelineSpec spec = data.spec;
     spec.classes = classes();
     spec.rows = rows();
-    spec.labels = recipe_->labels;
     MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
                         coordinator_.CreatePerWorkerDataset(
                             data.name, std::move(spec), parameter::ShardPolicy::kWhole, examples));
@@ -287,8 +305,8 @@ class ServerEngine final : public Engine {
   std::optional<parameter::Training> training_;
   std::vector<parameter::BatchTypes> defined_;
   std::map<std::string, parameter::PerWorker> own_;  // NamedData, by name
-  std::vector<parameter::Function> predictions_;
-  std::deque<parameter::RemoteValue> sent_;
+  std::vector<Prediction> predictions_;
+  std::deque<std::pair<size_t, parameter::RemoteValue>> sent_;  // of which prediction
 };
 
 }  // namespace

@@ -161,7 +161,7 @@ void BeginMlp(Running& r, int batch) {
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Flatten(), nn::Dense(700, {.activation = nn::ActivationKind::kRelu}),
       nn::Dense(500, {.activation = nn::ActivationKind::kRelu}), nn::Dense(10));
-  recipe.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = train::Adam();
   const BatchTypes types[] = {{{DType::kF32, {batch, 28, 28}}, {DType::kI32, {batch}}}};
   r.step = Must(r.coordinator->DefineTraining(recipe, types)).step;

@@ -92,7 +92,7 @@ std::shared_ptr<nn::Layer> DenseOne(double w0, double l2) {
 train::Recipe MseRecipe(std::shared_ptr<nn::Layer> model, double learning_rate) {
   train::Recipe recipe;
   recipe.model = std::move(model);
-  recipe.loss = train::losses::MeanSquaredError();
+  recipe.heads[0].loss = train::losses::MeanSquaredError();
   recipe.optimizer = train::Sgd({.common = {.learning_rate = learning_rate}});
   return recipe;
 }

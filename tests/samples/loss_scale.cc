@@ -32,8 +32,9 @@ recipe::FieldRow LossScaleRow() {
       manifest::option::Number("loss_scale", {.above = 0},
                                {.about = "The loss times this.", .fallback = "1", .sample = "2"}),
       [](const choice::Options& given, train::Recipe* recipe) {
-        recipe->loss.function =
-            std::make_shared<Scaled>(recipe->loss, given.Number("loss_scale", 1));
+        for (train::Head& head : recipe->heads) {
+          head.loss.function = std::make_shared<Scaled>(head.loss, given.Number("loss_scale", 1));
+        }
         return OkStatus();
       }};
 }

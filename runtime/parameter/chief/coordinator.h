@@ -134,11 +134,11 @@ struct Training {
   // A batch's components are the arguments.
   Function step;      // -> loss, the metrics and kExamplesName; changes the variables
   Function evaluate;  // -> loss and the metrics
-  std::vector<std::string> parameters;    // the model's, in its order
-  std::string update;                     // what the servers do with the step's pushes
-  int64_t classes = 0;                    // train::Programs::classes
-  std::map<std::string, int64_t> rows;    // train::Programs::rows
-  std::vector<train::FigureSums> summed;  // train::Programs::summed
+  std::vector<std::string> parameters;     // the model's, in its order
+  std::string update;                      // what the servers do with the step's pushes
+  std::map<std::string, int64_t> classes;  // train::Programs::classes
+  std::map<std::string, int64_t> rows;     // train::Programs::rows
+  std::vector<train::FigureSums> summed;   // train::Programs::summed
 };
 using BatchTypes = std::vector<mesh::TensorType>;  // of the recipe's components
 

@@ -223,10 +223,10 @@ class MeshJob final : public JobStages {
     // The others wait for its plan hashes.
     const membership::Team::Busy busy(team_.get(), "planning");
     MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
-    Expect(*engine_, declared_->recipe(), *job_.train);
+    Expect(*engine_, *job_.train);
     UseOwnPart(*engine_, *job_.train);
     if (job_.test) {
-      Expect(*engine_, declared_->recipe(), *job_.test);
+      Expect(*engine_, *job_.test);
       UseOwnPart(*engine_, *job_.test);
     }
     MT_ASSIGN_OR_RETURN(initial_weights_,

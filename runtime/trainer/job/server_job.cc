@@ -225,7 +225,7 @@ class ServerJob final : public JobStages, Saver {
     states_.assign(states.begin(), states.end());
     for (data::Pipeline* data : {job_.train.get(), job_.test.get()}) {
       if (data == nullptr) continue;
-      data->ExpectClasses(traced.programs.classes, declared.recipe().labels);
+      data->ExpectClasses(traced.programs.classes);
       data->ExpectIds(traced.programs.rows);
     }
     return OkStatus();

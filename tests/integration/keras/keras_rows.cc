@@ -203,7 +203,7 @@ Status RunLoss(Case& c, Tensors* out) {
     MT_ASSIGN_OR_RETURN(auto loaded, c.Load(traced.programs.eval_step, traced.layouts.inputs));
     MT_RETURN_IF_ERROR(Case::Run(traced.programs.eval_step, *loaded, feed, out));
   }
-  const train::Loss& loss = c.declared().recipe().loss;
+  const train::Loss& loss = c.declared().recipe().heads[0].loss;
   Builder b("loss");
   const Builder::Scope scope(b);
   const Value predictions = b.Input("x", x.type());

@@ -67,11 +67,17 @@ TEST(PipelineTest, ComponentsHaveNamesOneOfThemTheLabels) {
   EXPECT_EQ((**batch)["left"].type(), left.type());
   EXPECT_EQ((**batch)["kind"].values<int32_t>()[2], 2);
   EXPECT_DEATH((**batch)["lefd"], "");
-  // What labels must be is asked of the component that holds them.
-  (*pipeline)->ExpectClasses(2, "kind");
+  // What labels must be is asked of the components that hold them.
+  (*pipeline)->ExpectClasses({{"kind", 2}, {"right", 3}});
   ASSERT_TRUE((*pipeline)->Next().ok());  // the end of the pass
   EXPECT_THAT((*pipeline)->Next().status().message(),
               ::testing::HasSubstr("label 2, but 2 classes"));
+  pipeline = Pipeline::Create(
+      {.source = {MemoryArrays{.components = {ids, left, ids}, .names = {"kind", "left", "right"}}},
+       .stages = {BatchStage{3}},
+       .classes = {{"kind", 3}, {"right", 1}}});
+  EXPECT_THAT((*pipeline)->Next().status().message(),
+              ::testing::HasSubstr("label 1, but 1 classes"));
   // Without names; and names that cannot be told apart.
   auto unnamed = Make({MemoryArrays{{left, ids, ids}}}, {BatchStage{3}});
   EXPECT_EQ(unnamed->component_names(), (std::vector<std::string>{"x", "y", "component_2"}));
@@ -262,10 +268,10 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
     if (prefetch) stages.push_back(PrefetchStage{8});
     auto pipeline = Make({.from = files}, stages);
     pipeline->Start();
-    pipeline->ExpectClasses(6);
+    pipeline->ExpectClasses({{"y", 6}});
     for (int i = 0; i < 9; ++i) ASSERT_TRUE(pipeline->Next().ok());  // a pass, and its end
     // What is expected holds for batches that were made before, too.
-    pipeline->ExpectClasses(5);
+    pipeline->ExpectClasses({{"y", 5}});
     Status error;
     int given = 0;
     while (error.ok() && given++ < 8) error = pipeline->Next().status();
@@ -290,7 +296,7 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
                                .first = 5,
                                .every = 3},
                     .stages = {BatchStage{2}},
-                    .classes = 7};
+                    .classes = {{"y", 7}}};
   EXPECT_EQ(Pipeline::Create(spec).value()->Next().status(),
             InvalidArgument("part: example 8: label 7, but 7 classes"));
 }

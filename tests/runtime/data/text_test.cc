@@ -129,7 +129,7 @@ TEST(TextTest, BatchesAreOfBytesAndClassNumbersInAnOrderThatFollowsFromTheSeed) 
   narrow->ExpectIds({{"x", 100}});
   EXPECT_THAT(narrow->Next().status().message(), HasSubstr("component `x`: example "));
   auto few = make(1);
-  few->ExpectClasses(100);
+  few->ExpectClasses({{"y", 100}});
   EXPECT_THAT(few->Next().status().message(), HasSubstr("but 100 classes"));
 }
 

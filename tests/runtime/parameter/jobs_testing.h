@@ -40,7 +40,7 @@ inline train::Recipe GuideRecipe(double w0) {
       nn::Dense(1, {.name = "dense",
                     .kernel_initializer = nn::Initializer::Constant(w0),
                     .kernel_regularizer = nn::L2(1e-4)}));
-  recipe.loss = train::losses::BinaryCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = train::losses::BinaryCrossentropy({.from_logits = true});
   recipe.optimizer = train::Sgd();
   return recipe;
 }
@@ -59,9 +59,9 @@ inline train::Recipe DigitsRecipe(std::shared_ptr<train::Optimizer> optimizer,
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Flatten(), nn::Dense(hidden, {.name = "hidden", .activation = nn::ActivationKind::kRelu}),
       nn::Dense(10, {.name = "logits"}));
-  recipe.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = std::move(optimizer);
-  recipe.metrics = {train::metrics::Accuracy()};
+  recipe.heads[0].metrics = {train::metrics::Accuracy()};
   recipe.seed = 11;
   return recipe;
 }

@@ -188,9 +188,9 @@ TEST(BuildTest, TheManifestTheLibraryAndHandWrittenCodeAreOneProgram) {
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Flatten(), dense(700, "hidden_1", ActivationKind::kRelu),
       dense(500, "hidden_2", ActivationKind::kRelu), dense(10, "logits", ActivationKind::kLinear));
-  recipe.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = train::AdamPaper();
-  recipe.metrics = {train::metrics::Accuracy()};
+  recipe.heads[0].metrics = {train::metrics::Accuracy()};
   const auto library = train::BuildPrograms(recipe, kImages, kLabels);
   ASSERT_TRUE(library.ok()) << library.status().message();
 

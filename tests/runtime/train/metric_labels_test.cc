@@ -15,9 +15,9 @@ const TensorType kNumbers{DType::kI32, {4}}, kShares{DType::kF32, {4, 4}};
 Status Traced(const Loss& loss, const Metric& metric, const TensorType& labels, int64_t units = 4) {
   Recipe recipe;
   recipe.model = std::make_shared<nn::Sequential>(nn::Dense(units));
-  recipe.loss = loss;
+  recipe.heads[0].loss = loss;
   recipe.optimizer = Sgd({});
-  recipe.metrics = {metric};
+  recipe.heads[0].metrics = {metric};
   return BuildPrograms(recipe, {DType::kF32, {labels.dims[0], 3}}, labels).status();
 }
 

@@ -46,9 +46,9 @@ Recipe SmallRecipe(std::shared_ptr<Optimizer> optimizer) {
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Dense(5, {.activation = nn::ActivationKind::kTanh, .kernel_regularizer = nn::L2(0.01)}),
       nn::Dense(kClasses));
-  recipe.loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = std::move(optimizer);
-  recipe.metrics = {metrics::Accuracy()};
+  recipe.heads[0].metrics = {metrics::Accuracy()};
   recipe.seed = 3;
   return recipe;
 }
@@ -142,11 +142,11 @@ TEST_P(PartsTest, GiveTheStepOfTheWholeBatch) {
   // Two full batches and a short last one; 3 divides none of them, and 8 is more than the last has.
   const std::vector<int64_t> sizes = {8, 8, 5};
   Recipe recipe = SmallRecipe(GetParam().optimizer());
-  recipe.loss.reduction = GetParam().reduction;
+  recipe.heads[0].loss.reduction = GetParam().reduction;
   const Trained whole = Train(recipe, sizes);
   for (const int64_t parts : {2, 3, 8}) {
     Recipe in_parts = SmallRecipe(GetParam().optimizer());
-    in_parts.loss.reduction = GetParam().reduction;
+    in_parts.heads[0].loss.reduction = GetParam().reduction;
     in_parts.accumulate = parts;
     const Trained got = Train(in_parts, sizes);
     ASSERT_EQ(got.states.size(), whole.states.size());
@@ -207,7 +207,7 @@ TEST(PartsOnceTest, IdsAreStillKnownAsIds) {
   const auto programs = BuildPrograms(recipe, types);
   ASSERT_TRUE(programs.ok()) << programs.status().message();
   EXPECT_THAT(programs->rows, ElementsAre(std::pair<const std::string, int64_t>("x", 11)));
-  EXPECT_EQ(programs->classes, kClasses);
+  EXPECT_EQ(programs->classes, (std::map<std::string, int64_t>{{"y", kClasses}}));
 }
 
 TEST(PartsOnceTest, OnePartIsTheProgramAsItWas) {

@@ -33,9 +33,9 @@ Recipe SmallRecipe(std::optional<DType> compute, double loss_scale = 1) {
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Dense(8, {.name = "hidden", .activation = nn::ActivationKind::kTanh}),
       nn::LayerNormalization({-1}, {.name = "norm"}), nn::Dense(kClasses, {.name = "logits"}));
-  recipe.loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = Sgd({.common = {.learning_rate = 1.0}});
-  recipe.metrics = {metrics::Accuracy()};
+  recipe.heads[0].metrics = {metrics::Accuracy()};
   recipe.seed = 3;
   recipe.compute = compute;
   recipe.loss_scale = loss_scale;

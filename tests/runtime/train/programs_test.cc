@@ -21,9 +21,9 @@ const TensorType kY{DType::kI32, {4}};
 Recipe SmallRecipe() {
   Recipe recipe;
   recipe.model = std::make_shared<nn::Sequential>(nn::Dense(2));
-  recipe.loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = Sgd({.common = {.learning_rate = 0.1}});
-  recipe.metrics = {metrics::Accuracy()};
+  recipe.heads[0].metrics = {metrics::Accuracy()};
   return recipe;
 }
 
@@ -36,7 +36,7 @@ Recipe PairRecipe() {
   recipe.model = std::make_shared<nn::Functional>(std::vector<nn::Symbol>{left, right},
                                                   nn::Apply(nn::Make<nn::Dense>(2), both));
   recipe.components = {"kind", "left", "right"};
-  recipe.labels = "kind";
+  recipe.heads[0].labels = "kind";
   return recipe;
 }
 
@@ -70,7 +70,7 @@ TEST(ProgramsTest, ABatchHasAnyNumberOfNamedComponents) {
     change(recipe);
     return std::string(BuildPrograms(recipe, of).status().message());
   };
-  EXPECT_EQ(error([](Recipe& r) { r.labels = "kint"; }, types),
+  EXPECT_EQ(error([](Recipe& r) { r.heads[0].labels = "kint"; }, types),
             "labels: expected one of the batch's components, kind, left, right, got: kint");
   EXPECT_EQ(error([](Recipe& r) { r.inputs = {"lefd"}; }, types),
             "inputs: expected one of the batch's components, kind, left, right, got: lefd");
@@ -112,16 +112,18 @@ TEST(ProgramsTest, SayWhatLabelsMustBe) {
   const auto of = [](Loss loss, const TensorType& labels, int64_t units = 2) {
     Recipe recipe = SmallRecipe();
     recipe.model = std::make_shared<nn::Sequential>(nn::Dense(units));
-    recipe.loss = std::move(loss);
-    recipe.metrics.clear();
+    recipe.heads[0].loss = std::move(loss);
+    recipe.heads[0].metrics.clear();
     return BuildPrograms(recipe, kX, labels);
   };
   const TensorType wide{DType::kF64, {4, 2}}, column{DType::kF64, {4, 1}}, row{DType::kF64, {4}};
-  EXPECT_EQ(of(losses::SparseCategoricalCrossentropy(), kY)->classes, 2);
-  EXPECT_EQ(of(losses::SparseCategoricalCrossentropy(), {DType::kU8, {4}}, 7)->classes, 7);
-  EXPECT_EQ(of(losses::BinaryCrossentropy(), row, 1)->classes, 2);
-  EXPECT_EQ(of(losses::CategoricalCrossentropy(), wide)->classes, 0);
-  EXPECT_EQ(of(losses::MeanSquaredError(), column, 1)->classes, 0);
+  using Classes = std::map<std::string, int64_t>;
+  EXPECT_EQ(of(losses::SparseCategoricalCrossentropy(), kY)->classes, (Classes{{"y", 2}}));
+  EXPECT_EQ(of(losses::SparseCategoricalCrossentropy(), {DType::kU8, {4}}, 7)->classes,
+            (Classes{{"y", 7}}));
+  EXPECT_EQ(of(losses::BinaryCrossentropy(), row, 1)->classes, (Classes{{"y", 2}}));
+  EXPECT_EQ(of(losses::CategoricalCrossentropy(), wide)->classes, Classes());
+  EXPECT_EQ(of(losses::MeanSquaredError(), column, 1)->classes, Classes());
 
   const auto refusal = [&](Loss loss, const TensorType& labels, int64_t units = 2) {
     return of(std::move(loss), labels, units).status();
@@ -199,7 +201,7 @@ TEST(ProgramsTest, AStepIsWhatTheFormulasSay) {
 // The gradient is of the sum; only the report divides by the batch's size.
 TEST(ProgramsTest, ASummedLossReportsItsMean) {
   Recipe recipe = SmallRecipe();
-  recipe.loss.reduction = LossReduction::kSum;
+  recipe.heads[0].loss.reduction = LossReduction::kSum;
   const auto programs = BuildPrograms(recipe, kX, kY);
   ASSERT_TRUE(programs.ok()) << programs.status().message();
   const StepInput in = SmallInput();

@@ -49,9 +49,9 @@ Recipe BlocksRecipe(std::vector<std::string> recompute, int64_t accumulate = 1) 
   Recipe recipe;
   recipe.model = std::make_shared<nn::Functional>(
       std::vector{x}, call(nn::Dense(kClasses, {.name = "logits"}), {sum}));
-  recipe.loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = Sgd({.common = {.learning_rate = 1.0}});
-  recipe.metrics = {metrics::Accuracy()};
+  recipe.heads[0].metrics = {metrics::Accuracy()};
   recipe.seed = 3;
   recipe.accumulate = accumulate;
   recipe.recompute = std::move(recompute);

@@ -366,7 +366,7 @@ const program::TensorType kSmallX{DType::kF64, {4, 2}}, kSmallY{DType::kI32, {4}
 Recipe SmallRecipe() {
   Recipe recipe;
   recipe.model = std::make_shared<nn::Sequential>(nn::Dense(2, {.use_bias = false}));
-  recipe.loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
+  recipe.heads[0].loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = Sgd({.common = {.learning_rate = 0.1}});
   return recipe;
 }
@@ -389,12 +389,12 @@ TEST(SumsTest, SumsOfMetricsAreThoseOfTheBatchWhateverItsParts) {
   for (const int64_t parts : {1, 3}) {
     Recipe recipe = SmallRecipe();
     recipe.accumulate = parts;
-    recipe.metrics = {metrics::Perplexity(), metrics::Recall("recall", {.class_id = 1})};
+    recipe.heads[0].metrics = {metrics::Perplexity(), metrics::Recall("recall", {.class_id = 1})};
     const auto programs = BuildPrograms(recipe, kSmallX, kSmallY);
     ASSERT_TRUE(programs.ok()) << programs.status().message();
-    EXPECT_EQ(programs->summed,
-              (std::vector<FigureSums>{{"perplexity", {0, 0}, recipe.metrics[0].finish},
-                                       {"recall", {0, 0, 0, 0}, recipe.metrics[1].finish}}));
+    EXPECT_EQ(programs->summed, (std::vector<FigureSums>{
+                                    {"perplexity", {0, 0}, recipe.heads[0].metrics[0].finish},
+                                    {"recall", {0, 0, 0, 0}, recipe.heads[0].metrics[1].finish}}));
     int64_t losses = 0;
     for (const program::Op& op : programs->eval_step.ops) {
       losses += op.kind == "sparse_softmax_cross_entropy" ? 1 : 0;
@@ -413,13 +413,13 @@ TEST(SumsTest, SumsOfMetricsAreThoseOfTheBatchWhateverItsParts) {
 
 TEST(SumsTest, AMetricThatCannotBeRecordedIsNamed) {
   Recipe recipe = SmallRecipe();
-  recipe.metrics = {metrics::Auc("area")};
+  recipe.heads[0].metrics = {metrics::Auc("area")};
   const std::string mistake = BuildPrograms(recipe, kSmallX, kSmallY).status().message();
   EXPECT_EQ(mistake.find("area: expected `class`, the number"), 0u) << mistake;
-  recipe.metrics[0].place = "job.yaml:9:13: program.metrics[0]";
+  recipe.heads[0].metrics[0].place = "job.yaml:9:13: program.metrics[0]";
   EXPECT_EQ(BuildPrograms(recipe, kSmallX, kSmallY).status().message(),
-            recipe.metrics[0].place + ": " + mistake);
-  recipe.metrics = {
+            recipe.heads[0].metrics[0].place + ": " + mistake);
+  recipe.heads[0].metrics = {
       {.name = "odd",
        .of_batch = [](const Value&, const Value& p, const Loss&) { return program::ReduceSum(p); },
        .sums = 2,

@@ -98,10 +98,13 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
                      data::RepeatStage{2},
                      data::PrefetchStage{3}};
   const Tensor one = Tensor::Of<float>({2, 1}, std::vector<float>{1, 2});
-  const Dataset arrays{
-      "arrays",
-      {{data::MemoryArrays{{one, one}, "part"}, -1}, {data::BatchStage{1}}, 10, "y", {{"x", 7}}},
-      ShardPolicy::kWhole};
+  const Dataset arrays{"arrays",
+                       {{data::MemoryArrays{{one, one}, "part"}, -1},
+                        {data::BatchStage{1}},
+                        {{"y", 10}, {"odd", 2}},
+                        "y",
+                        {{"x", 7}}},
+                       ShardPolicy::kWhole};
   const WorkerValue value{"v", Tensor::Scalar<int32_t>(9)};
   const WorkerSetUpRequest request{
       7, 1, 2, 3, {"a:1", "b:2"}, {function, idx, arrays, value}, {{1, "epoch=0"}}};
@@ -124,9 +127,10 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
       std::get<data::MemoryArrays>(std::get<Dataset>(back.entries[2]).spec.source.from);
   EXPECT_EQ(filled.components[1].values<float>()[1], 2.0f);
   EXPECT_EQ(filled.file, "part");
-  EXPECT_EQ(std::get<Dataset>(back.entries[2]).spec.classes, 10);
+  EXPECT_EQ(std::get<Dataset>(back.entries[2]).spec.classes,
+            (std::map<std::string, int64_t>{{"y", 10}, {"odd", 2}}));
   EXPECT_EQ(std::get<Dataset>(back.entries[2]).spec.rows.at("x"), 7);
-  EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.classes, 0);
+  EXPECT_TRUE(std::get<Dataset>(back.entries[1]).spec.classes.empty());
   EXPECT_FALSE(FillEntries({}, &back.entries).ok());
   EXPECT_FALSE(FillEntries({one, one, one, one}, &back.entries).ok());
 

@@ -81,7 +81,7 @@ Recipe DenseRecipe(std::shared_ptr<train::Optimizer> optimizer) {
   Recipe out;
   out.optimizer = optimizer;
   out.recipe.model = std::make_shared<nn::Dense>(4, nn::DenseOptions{.name = "dense"});
-  out.recipe.loss = train::losses::MeanSquaredError();
+  out.recipe.heads[0].loss = train::losses::MeanSquaredError();
   out.recipe.optimizer = GradientTap(*optimizer);
   return out;
 }

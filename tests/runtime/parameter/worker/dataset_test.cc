@@ -132,13 +132,13 @@ TEST(DatasetTest, AWrongLabelHasItsNumberInTheFileWhoeverReadsIt) {
                                    MT_TESTDATA "/mlp/digits5120-labels-idx1-ubyte.gz"},
                     101},
                    {data::BatchStage{101}},
-                   10},
+                   {{"y", 10}}},
                   ShardPolicy::kWhole};
   const auto all = (*MakePipeline(dataset, 0, 1))->Next().value();
   const auto labels = all->components[1].values<int32_t>();
   const int32_t most = *std::max_element(labels.begin(), labels.end());
   const auto first = std::find(labels.begin(), labels.end(), most) - labels.begin();
-  dataset.spec.classes = most;
+  dataset.spec.classes = {{"y", most}};
   const Status want =
       InvalidArgument(std::string(MT_TESTDATA "/mlp/digits5120-labels-idx1-ubyte.gz: example ") +
                       std::to_string(first) + ": label " + std::to_string(most) + ", but " +

@@ -102,7 +102,8 @@ class Written {
     std::transform(text.begin(), text.end(), ids.mutable_values<uint8_t>().begin(),
                    [](char c) { return static_cast<uint8_t>(c - 'a'); });
     MT_RETURN_IF_ERROR(engine_->SendPrediction(number, {&ids, 1}));
-    MT_ASSIGN_OR_RETURN(const mesh::Tensor logits, engine_->TakePrediction({}));
+    MT_ASSIGN_OR_RETURN(const std::vector<mesh::Tensor> outputs, engine_->TakePrediction({}));
+    const mesh::Tensor& logits = outputs.front();
     const auto last = logits.values<double>().last(16);
     return std::max_element(last.begin(), last.end()) - last.begin();
   }
