@@ -23,6 +23,12 @@ const Value* Options::Find(std::string_view name) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
+std::vector<std::string> Options::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values_) names.push_back(name);
+  return names;
+}
+
 bool Options::Bool(std::string_view name, bool fallback) const {
   return Given<bool>(*this, name).value_or(fallback);
 }

@@ -40,6 +40,7 @@ class Options {
   void Set(std::string_view name, Value value);
   const Value* Find(std::string_view name) const;  // null where it is not given
   bool empty() const { return values_.empty(); }
+  std::vector<std::string> names() const;  // of those that are given, sorted
 
   bool Bool(std::string_view name, bool fallback) const;
   int64_t Int(std::string_view name, int64_t fallback) const;

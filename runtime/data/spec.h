@@ -26,12 +26,20 @@ struct IdxFiles {
   std::optional<mesh::DType> labels_as = {};
 };
 
-// Elements (image, label) of two arrays as numpy.save leaves them, which share their first
-// dimension. A label may be an array too. Nothing is kept: each batch is read by itself.
+// A component of its own name.
+struct NamedFile {
+  std::string name;
+  std::string file;
+};
+
+// Elements (image, label) of arrays as numpy.save leaves them, which share their first dimension,
+// and behind those two a component of each of `more`, in the file's type. A label may be an array
+// too. Nothing is kept: each batch is read by itself.
 struct NpyFiles {
   std::string images;
   std::string labels;
   std::optional<mesh::DType> labels_as = {};  // as IdxFiles
+  std::vector<NamedFile> more = {};           // other inputs, labels of other outputs
 };
 
 // Elements (image u8[height, width, channels], class i32) of the PNG files in a folder that has a

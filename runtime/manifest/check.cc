@@ -77,6 +77,7 @@ class Checker {
     }
     if (Clean({"precision", "train.reduce_dtype"})) Sums();
     if (Clean({"data.repeat", "train"})) Epochs();
+    if (Clean({"data.train", "data.test"})) SameComponents();
     if (Clean({"data.train", "data.test"})) Texts();
     if (Clean({"data.test", "train"})) Validation();
     if (Clean({"metrics", "loss"})) Classes();
@@ -259,6 +260,17 @@ class Checker {
     if (program_.data.repeat != -1 || program_.train.steps_per_epoch >= 0) return;
     problems_.Add(At("train"), Path("train"),
                   "data.repeat is for ever, so `steps_per_epoch` must say where an epoch ends");
+  }
+
+  // What is evaluated has the components that are trained on.
+  void SameComponents() {
+    if (!program_.data.test) return;
+    const std::vector<std::string> trained = Components(program_);
+    const std::vector<std::string> tested = Components(program_.data.test->from);
+    if (trained == tested) return;
+    problems_.Add(At("data.test"), Path("data.test"),
+                  "expected the components of data.train, " + Join(trained, ", ") +
+                      ", got: " + Join(tested, ", "));
   }
 
   // Of two texts a number is the same character; of one text that is cut, what is evaluated is not

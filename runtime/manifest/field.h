@@ -94,6 +94,7 @@ struct Entry {
   bool second_input = false;    // of a layer: in a graph it may have one
   // Of a source: what the components of its examples are called, the labels `y`.
   std::vector<std::string> components = {"x", "y"};
+  std::string_view more_components = "";  // of a source: its option that names more of them, a map
   // Of a layer: the weights that it will make, with their ranks.
   std::function<std::vector<std::pair<std::string, int>>(const Options&)> weights = {};
   // Of a loss: labels say which one of several classes is right.

@@ -213,9 +213,17 @@ std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer) {
   return weights;
 }
 
+std::vector<std::string> Components(const Choice& source) {
+  const Entry* row = Sources().Find(source.kind);
+  std::vector<std::string> all = row == nullptr ? Entry{}.components : row->components;
+  const Choice* more = row == nullptr ? nullptr : source.options.Chosen(row->more_components);
+  if (more == nullptr) return all;
+  for (std::string& name : more->options.names()) all.push_back(std::move(name));
+  return all;
+}
+
 std::vector<std::string> Components(const Program& program) {
-  const Entry* source = Sources().Find(program.data.train.from.kind);
-  return source == nullptr ? Entry{}.components : source->components;
+  return Components(program.data.train.from);
 }
 
 int64_t PartOfBatch(const Program& program) {

@@ -77,7 +77,9 @@ void CheckProgram(Problems& problems, const Program& program, const ReadOptions&
 
 // The weights that a layer will make: "hidden_1.kernel" and its rank.
 std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer);
-// What the components of the program's batches are called, in their order, as its source says.
+// What the components of a source's examples are called, in their order.
+std::vector<std::string> Components(const Choice& source);
+// Those of the program's batches, as data.train has them.
 std::vector<std::string> Components(const Program& program);
 // Examples that are computed at once: a batch, or a part of one (train.accumulate).
 int64_t PartOfBatch(const Program& program);

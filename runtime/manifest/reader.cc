@@ -230,6 +230,13 @@ void Fields::Done() {
   }
 }
 
+bool IsPlainName(std::string_view text) {
+  if (text.empty() || text[0] < 'a' || text[0] > 'z') return false;
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
 std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::string& path,
                                std::string_view noun) {
   Node none;

@@ -42,6 +42,9 @@ class Problems {
   std::vector<Problem> found_;
 };
 
+// Small letters, digits and _, a letter first.
+bool IsPlainName(std::string_view text);
+
 // ", did you mean `units`?", or "; known: units, name" where nothing is near.
 std::string Suggest(std::string_view word, std::span<const std::string> known);
 

@@ -43,6 +43,8 @@ constexpr MapRow kMapOps[] = {
 
 // Options that name a file or a folder, of any source.
 constexpr std::string_view kFileOptions[] = {"images", "labels", "file", "folder"};
+// An option that is a map to files.
+constexpr std::string_view kMoreFiles = "more";
 
 data::MapOp OpOf(const Choice& choice) {
   for (const MapRow& row : kMapOps) {
@@ -118,12 +120,18 @@ Status MoveTestData(const std::string& folder, manifest::Program* program) {
   }
   Choice& source = program->data.test->from;
   bool moved = false;
-  for (const std::string_view option : kFileOptions) {
-    std::string file = source.options.Text(option);
+  const auto move = [&](manifest::Options& options, std::string_view option) {
+    std::string file = options.Text(option);
     while (file.ends_with('/')) file.pop_back();
-    if (file.empty()) continue;
-    source.options.Set(option, folder + "/" + file.substr(file.rfind('/') + 1));
+    if (file.empty()) return;
+    options.Set(option, folder + "/" + file.substr(file.rfind('/') + 1));
     moved = true;
+  };
+  for (const std::string_view option : kFileOptions) move(source.options, option);
+  if (const Choice* given = source.options.Chosen(kMoreFiles)) {
+    Choice more = *given;
+    for (const std::string& name : more.options.names()) move(more.options, name);
+    source.options.Set(kMoreFiles, std::vector<Choice>{std::move(more)});
   }
   if (moved) return OkStatus();
   return InvalidArgument(

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -44,11 +43,16 @@ Result<Array> OpenArray(const std::string& path) {
 
 class NpySource final : public Source {
  public:
-  NpySource(NpyFiles files, std::array<Array, 2> arrays, int64_t size)
-      : files_(std::move(files)), size_(size), arrays_(std::move(arrays)) {
+  NpySource(NpyFiles files, std::vector<Array> arrays, int64_t size)
+      : files_(std::move(files)), size_(size), arrays_(std::move(arrays)), rows_(arrays_.size()) {
     for (const Array& array : arrays_) element_.push_back(ElementOf(array.head.type));
   }
   int64_t size() const override { return size_; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names = ComponentNames(2);
+    for (const NamedFile& one : files_.more) names.push_back(one.name);
+    return names;
+  }
   const std::vector<TensorType>& element() const override { return element_; }
 
   Status Ensure(int64_t end) override {
@@ -104,40 +108,49 @@ class NpySource final : public Source {
 
   const NpyFiles files_;
   const int64_t size_;
-  const std::array<Array, 2> arrays_;
+  const std::vector<Array> arrays_;
   std::vector<TensorType> element_;
   LoadedElements loaded_;
-  std::array<std::vector<std::byte>, 2> rows_;
+  std::vector<std::vector<std::byte>> rows_;  // by component
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenNpy(const NpyFiles& files, int64_t take) {
-  MT_ASSIGN_OR_RETURN(Array images, OpenArray(files.images));
-  MT_ASSIGN_OR_RETURN(Array labels, OpenArray(files.labels));
-  const int64_t count = images.head.type.dims[0];
-  if (labels.head.type.dims[0] != count) {
-    return InvalidArgument(files.labels + ": expected " + std::to_string(count) +
-                           " labels, as many as examples in " + files.images +
-                           ", got: " + labels.head.type.ToString());
+  std::vector<std::string> paths = {files.images, files.labels};
+  for (const NamedFile& one : files.more) paths.push_back(one.file);
+  std::vector<Array> arrays;
+  for (const std::string& path : paths) {
+    MT_ASSIGN_OR_RETURN(arrays.emplace_back(), OpenArray(path));
+    const int64_t count = arrays[0].head.type.dims[0];
+    if (arrays.back().head.type.dims[0] == count) continue;
+    return InvalidArgument(path + ": expected " + std::to_string(count) +
+                           (arrays.size() == 2 ? " labels" : " elements") +
+                           ", as many as examples in " + files.images +
+                           ", got: " + arrays.back().head.type.ToString());
   }
-  const int64_t size = Taken(count, take);
-  for (const Array* array : {&images, &labels}) {
-    if (size > 0 && ElementOf(array->head.type).num_elements() > 0) continue;
-    return InvalidArgument(array->path +
-                           ": expected at least one element, got: " + array->head.type.ToString() +
+  const int64_t size = Taken(arrays[0].head.type.dims[0], take);
+  for (const Array& array : arrays) {
+    if (size > 0 && ElementOf(array.head.type).num_elements() > 0) continue;
+    return InvalidArgument(array.path +
+                           ": expected at least one element, got: " + array.head.type.ToString() +
                            (take == 0 ? ", of which 0 are taken" : ""));
   }
-  return std::unique_ptr<Source>(
-      std::make_unique<NpySource>(files, std::array{std::move(images), std::move(labels)}, size));
+  return std::unique_ptr<Source>(std::make_unique<NpySource>(files, std::move(arrays), size));
 }
 
 namespace by_name {
 
 SourceOptions Npy(const Options& options) {
-  return NpyFiles{.images = options.Text("images"),
-                  .labels = options.Text("labels"),
-                  .labels_as = LabelsAs(options)};
+  NpyFiles files{.images = options.Text("images"),
+                 .labels = options.Text("labels"),
+                 .labels_as = LabelsAs(options)};
+  if (const choice::Choice* more = options.Chosen("more")) {
+    for (const std::string& name : more->options.names()) {
+      files.more.push_back({name, more->options.Text(name)});
+    }
+  }
+  return files;
 }
 
 }  // namespace by_name

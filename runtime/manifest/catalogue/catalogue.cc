@@ -47,17 +47,9 @@ Added& TheAdded() {
   return added;
 }
 
-bool IsName(std::string_view text) {
-  if (text.empty() || text[0] < 'a' || text[0] > 'z') return false;
-  for (const char c : text) {
-    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')) return false;
-  }
-  return true;
-}
-
 Status CheckName(std::string_view noun, std::string_view name,
                  const std::vector<std::string_view>& taken) {
-  if (!IsName(name)) {
+  if (!IsPlainName(name)) {
     return InvalidArgument("rows: " + std::string(noun) + " `" + std::string(name) +
                            "`: expected a name of small letters, digits and _");
   }

@@ -12,11 +12,7 @@ namespace {
 constexpr std::string_view kTaken[] = {"loss", "step", "epoch", "seconds", "bad", "examples"};
 
 bool IsFigureName(std::string_view name) {
-  const bool letters = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-  return letters && !name.empty() && name[0] >= 'a' && name[0] <= 'z' &&
-         !name.starts_with("val_") && !name.starts_with("test_");
+  return IsPlainName(name) && !name.starts_with("val_") && !name.starts_with("test_");
 }
 
 void CheckName(Problems& problems, const Choice& metric, const std::vector<Choice>& before) {

@@ -56,10 +56,15 @@ void Fields(auto& walk, Of<data::IdxFiles> auto& m) {
   walk(m.labels, MT_WIRE(labels));
   walk(m.labels_as, MT_WIRE(labels_as));
 }
+void Fields(auto& walk, Of<data::NamedFile> auto& m) {
+  walk(m.name, MT_WIRE(name));
+  walk(m.file, MT_WIRE(file));
+}
 void Fields(auto& walk, Of<data::NpyFiles> auto& m) {
   walk(m.images, MT_WIRE(images));
   walk(m.labels, MT_WIRE(labels));
   walk(m.labels_as, MT_WIRE(labels_as));
+  walk(m.more, MT_WIRE(more));
 }
 void Fields(auto& walk, Of<data::ImageFolder> auto& m) {
   walk(m.folder, MT_WIRE(folder));

@@ -102,6 +102,32 @@ TEST_F(NpySourceTest, EachPartHasItsOwnElements) {
   EXPECT_THAT(none(0, 0), HasSubstr("got: 0, every 0"));
 }
 
+TEST_F(NpySourceTest, MoreFilesAreMoreComponents) {
+  const std::string x = Write("x.npy", Features(5)), y = Write("y.npy", Counted(5));
+  const auto odd = Tensor::Of<uint8_t>({5}, std::vector<uint8_t>{0, 1, 0, 1, 0});
+  NpyFiles files{x, y, {}, {{"mask", Write("m.npy", Features(5))}, {"odd", Write("o.npy", odd)}}};
+  auto pipeline = Pipeline::Create({.source = {.from = files}, .stages = {BatchStage{4}}}).value();
+  EXPECT_EQ(pipeline->component_names(), (std::vector<std::string>{"x", "y", "mask", "odd"}));
+  EXPECT_EQ(pipeline->BatchTypes(4)[2].ToString(), "f32[4,2,3]");
+  EXPECT_EQ(pipeline->BatchTypes(4)[3].ToString(), "u8[4]");  // as it is in the file
+  ASSERT_TRUE(pipeline->Next().ok());
+  const auto last = pipeline->Next().value();
+  EXPECT_EQ((*last)["y"].values<int64_t>()[0], 4);
+  EXPECT_EQ((*last)["mask"].values<float>()[0], 24.0f);
+  EXPECT_EQ((*last)["odd"].values<uint8_t>()[0], 0);
+  // A mistake is of the file that it is in.
+  pipeline->ExpectClasses({{"odd", 1}});
+  ASSERT_TRUE(pipeline->Next().ok());  // the end of the pass
+  EXPECT_EQ(pipeline->Next().status(),
+            InvalidArgument(files.more[1].file + ": example 1: label 1, but 1 classes"));
+  files.more[1].file = Write("four.npy", Counted(4));
+  EXPECT_EQ(Error(files), InvalidArgument(folder_.At("four.npy") +
+                                          ": expected 5 elements, as many as examples in " + x +
+                                          ", got: i64[4]"));
+  files.more[1] = {"mask", y};
+  EXPECT_THAT(Error(files).message(), HasSubstr("`mask` twice"));
+}
+
 TEST_F(NpySourceTest, LabelsMayBeArraysAndAreNeverCut) {
   const auto y = Tensor::Of<float>({2, 2}, std::vector<float>{1, 2, 3, 4.5f});
   NpyFiles files{Write("x.npy", Features(2)), Write("y.npy", y)};

@@ -75,6 +75,47 @@ TEST(DataTest, TestDataCanLieInAnotherFolder) {
   EXPECT_EQ(std::get<data::ImageFolder>(spec.source.from).folder, "elsewhere/test");
 }
 
+// A program over files of numpy's with more components, in `train` and `test`.
+std::string WithMore(const std::string& train, const std::string& test) {
+  return "data:\n  train: {npy: {images: d/x.npy, labels: d/y.npy, more: " + train +
+         "}}\n  test: {npy: {images: d/a.npy, labels: d/b.npy, more: " + test +
+         "}}\n  batch: 4\n"
+         "model: {layers: [add: {name: both, inputs: [x, mask]}, dense: {units: 1}]}\n"
+         "loss: mse\noptimizer: sgd\n";
+}
+
+TEST(DataTest, NumpysFilesMayBeMoreThanTwoComponents) {
+  const auto manifest = ParseManifest(WithMore("{mask: d/m.npy}", "{mask: d/c.npy}"), "job.yaml");
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  EXPECT_EQ(manifest::Components(manifest->program), (std::vector<std::string>{"x", "y", "mask"}));
+  const auto again = ParseManifest(ToYaml(manifest::WriteProgram(manifest->program)), "job.yaml");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_TRUE(again->program == manifest->program);
+  const auto files = std::get<data::NpyFiles>(TrainPipeline(again->program).source.from);
+  ASSERT_EQ(files.more.size(), 1u);
+  EXPECT_EQ(files.more[0].name, "mask");
+  EXPECT_EQ(files.more[0].file, "d/m.npy");
+  manifest::Program moved = manifest->program;
+  ASSERT_EQ(MoveTestData("elsewhere", &moved), OkStatus());
+  const auto test = std::get<data::NpyFiles>(TestPipeline(moved).source.from);
+  EXPECT_EQ(test.labels, "elsewhere/b.npy");
+  EXPECT_EQ(test.more.at(0).file, "elsewhere/c.npy");
+
+  const auto mistake = [](const std::string& train, const std::string& test) {
+    return ParseManifest(WithMore(train, test), "job.yaml").status().message();
+  };
+  EXPECT_EQ(mistake("{mask: d/m.npy}", "{musk: d/c.npy}"),
+            "job.yaml:3:9: program.data.test: expected the components of data.train, x, y, mask, "
+            "got: x, y, musk");
+  EXPECT_THAT(mistake("{x: d/m.npy, mask: d/m.npy}", "{mask: d/c.npy}"),
+              ::testing::HasSubstr("program.data.train.npy.more.x: expected a name of small "
+                                   "letters, digits and _ that is not x or y, got: x"));
+  EXPECT_THAT(mistake("{mask: ''}", "{mask: d/c.npy}"),
+              ::testing::HasSubstr("program.data.train.npy.more.mask: expected a path, got: \"\""));
+  EXPECT_THAT(mistake("[d/m.npy]", "{mask: d/c.npy}"),
+              ::testing::HasSubstr("more: expected a map from names of components to paths"));
+}
+
 TEST(DataTest, NormalizesAllChannelsOrEach) {
   const auto read = [](const std::string& op) {
     std::string text(kImages);

@@ -62,7 +62,8 @@ MEMBERS(StepFunction, a, b, c, d, e, f)
 MEMBERS(data::IdxFiles, a, b, c)
 MEMBERS(data::MemoryArrays, a, b, c)
 MEMBERS(data::TextFile, a, b, c, d, e, f)
-MEMBERS(data::NpyFiles, a, b, c)
+MEMBERS(data::NamedFile, a, b)
+MEMBERS(data::NpyFiles, a, b, c, d)
 MEMBERS(data::ImageFolder, a, b)
 // `cached` follows from the stages.
 auto Members(data::SourceSpec& m) { return std::tie(m.from, m.take, m.first, m.every); }

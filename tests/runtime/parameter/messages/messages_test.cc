@@ -141,11 +141,13 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
     const auto& files =
         std::get<data::IdxFiles>(std::get<Dataset>(load.entries[0]).spec.source.from);
     EXPECT_EQ(files.labels_as, labels_as);
-    idx.spec.source.from = data::NpyFiles{"a.npy", "b.npy", labels_as};
+    idx.spec.source.from = data::NpyFiles{"a.npy", "b.npy", labels_as, {{"odd", "c.npy"}}};
     const LoadRequest npy = RoundTrip(LoadRequest{7, 3, 2, {idx}, {}});
     const auto& arrays_of =
         std::get<data::NpyFiles>(std::get<Dataset>(npy.entries[0]).spec.source.from);
     EXPECT_EQ(arrays_of.images + arrays_of.labels, "a.npyb.npy");
+    ASSERT_EQ(arrays_of.more.size(), 1u);
+    EXPECT_EQ(arrays_of.more[0].name + arrays_of.more[0].file, "oddc.npy");
     EXPECT_EQ(arrays_of.labels_as, labels_as);
   }
   idx.spec.source.from = data::ImageFolder{"images", 4};

@@ -51,8 +51,10 @@ std::string Text(const data::PipelineSpec& spec) {
                          f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
     }
     std::string operator()(const data::NpyFiles& f) const {
-      return fmt::format("npy {} {} {}", f.images, f.labels,
-                         f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
+      std::string text = fmt::format("npy {} {} {}", f.images, f.labels,
+                                     f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
+      for (const data::NamedFile& one : f.more) text += fmt::format(" {} {}", one.name, one.file);
+      return text;
     }
     std::string operator()(const data::ImageFolder& f) const {
       return fmt::format("image_folder {} {}", f.folder, f.channels);
