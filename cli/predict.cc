@@ -22,7 +22,8 @@ void AddPredict(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand(
       "predict",
       "Write what a trained model predicts for each example of a file, in the file's order; "
-      "data.map is applied as in training");
+      "data.map is applied as in training. Of a model of several outputs each has a file, "
+      "OUTPUT with the output's name before its ending");
   AddTrainedFlags(verb, &flags->trained);
   verb->add_option("-i,--input", flags->input,
                    "The features: an IDX file, gzipped or not, or numpy's .npy")

@@ -91,8 +91,25 @@ Status Evaluate(const ApplyConfig& config, manifest::Manifest manifest, std::sto
   return WriteAll(FormatFigures(weights, examples, figures, config.report));
 }
 
+// The files that the outputs of the manifest's model go to, in their order. Errors: a file that is
+// there; several outputs and one place.
+Result<std::vector<std::string>> FilesOf(const ApplyConfig& config,
+                                         const manifest::Program& program) {
+  std::vector<std::string> files;
+  for (const manifest::Output& output : manifest::Outputs(program)) {
+    if (!output.layer.empty() && config.output == "-") {
+      return InvalidArgument("--output: expected a file's name, since " + program.Where("outputs") +
+                             " gives each output a file of its own, got: -")
+          .From(Origin::kManifest);
+    }
+    files.push_back(FileOfOutput(config.output, output.layer));
+    MT_RETURN_IF_ERROR(CheckFree(files.back()));
+  }
+  return files;
+}
+
 Status Predict(const ApplyConfig& config, manifest::Manifest manifest, std::stop_token stop) {
-  MT_RETURN_IF_ERROR(CheckFree(config.output));
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(config, manifest.program));
   MT_ASSIGN_OR_RETURN(const std::string weights, WeightsAt(config.from));
   MT_ASSIGN_OR_RETURN(mesh::Tensor features, ReadFeatures(config.input).From(Origin::kInput));
   MT_ASSIGN_OR_RETURN(
@@ -102,11 +119,14 @@ Status Predict(const ApplyConfig& config, manifest::Manifest manifest, std::stop
   TrainedModel model(config.job, std::move(manifest), config.one_device);
   MT_RETURN_IF_ERROR(model.PlanPrediction(*data));
   MT_RETURN_IF_ERROR(Load(model, weights, config.input, data->BatchTypes(1)[0]));
-  MT_ASSIGN_OR_RETURN(const mesh::Tensor predictions, model.Predict(*data, stop));
-  const std::string bytes = FormatOutputs(predictions, config.format);
-  if (config.output == "-") return WriteAll(bytes);
-  MT_RETURN_IF_ERROR(CheckFree(config.output));
-  return WriteFileAtomically(config.output, bytes).From(Origin::kOutput);
+  MT_ASSIGN_OR_RETURN(const std::vector<mesh::Tensor> predictions, model.Predict(*data, stop));
+  if (config.output == "-") return WriteAll(FormatOutputs(predictions[0], config.format));
+  for (const std::string& file : files) MT_RETURN_IF_ERROR(CheckFree(file));
+  for (size_t i = 0; i < files.size(); ++i) {
+    MT_RETURN_IF_ERROR(WriteFileAtomically(files[i], FormatOutputs(predictions[i], config.format))
+                           .From(Origin::kOutput));
+  }
+  return OkStatus();
 }
 
 // The prompt and what the model writes behind it: as it is into a file or a pipe, for a terminal

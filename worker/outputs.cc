@@ -71,6 +71,14 @@ std::optional<OutputFormat> OutputFormatOf(std::string_view path) {
   return ParseOutputFormat(ending == "json" ? "jsonl" : ending);
 }
 
+std::string FileOfOutput(const std::string& path, const std::string& name) {
+  if (name.empty()) return path;
+  const size_t slash = path.rfind('/'), dot = path.rfind('.');
+  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+  const bool ends = dot != std::string::npos && dot > begin;
+  return path.substr(0, ends ? dot : path.size()) + "." + name + (ends ? path.substr(dot) : "");
+}
+
 std::string FormatOutputs(const Tensor& predictions, OutputFormat format) {
   if (format == OutputFormat::kNpy) return data::FormatNpy(predictions);
   MT_CHECK(!predictions.dims().empty());

@@ -22,4 +22,8 @@ std::optional<OutputFormat> OutputFormatOf(std::string_view path);
 // no number for is null. Pure.
 std::string FormatOutputs(const mesh::Tensor& predictions, OutputFormat format);
 
+// The file beside `path` that the output `name` goes to: "a/b.npy" and "digit" give
+// "a/b.digit.npy". `path` itself for an output without a name. Pure.
+std::string FileOfOutput(const std::string& path, const std::string& name);
+
 }  // namespace meshtrain::worker

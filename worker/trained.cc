@@ -111,17 +111,14 @@ Result<train::Scalars> TrainedModel::Evaluate(data::Pipeline& data, std::stop_to
   return engine_->Evaluate(batches, manifest_.program.train.validation_steps, std::move(stop));
 }
 
-Result<Tensor> TrainedModel::Predict(data::Pipeline& data, std::stop_token stop) {
+Result<std::vector<Tensor>> TrainedModel::Predict(data::Pipeline& data, std::stop_token stop) {
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
-  MT_ASSIGN_OR_RETURN(
-      std::vector<Tensor> outputs,
-      trainer::PredictPass(
-          *engine_, data,
-          [&](const data::Batch& batch) {
-            return engine_->SendPrediction(predictions_.at(batch.size), {&batch.components[0], 1});
-          },
-          std::move(stop)));
-  return std::move(outputs.front());
+  return trainer::PredictPass(
+      *engine_, data,
+      [&](const data::Batch& batch) {
+        return engine_->SendPrediction(predictions_.at(batch.size), {&batch.components[0], 1});
+      },
+      std::move(stop));
 }
 
 Result<std::string> WeightsAt(const std::string& path) {

@@ -48,8 +48,9 @@ class TrainedModel {
   // Means over the examples of a pass, or of the manifest's `validation_steps`, as validation has
   // them.
   Result<train::Scalars> Evaluate(data::Pipeline& data, std::stop_token stop);
-  // What the model predicts for each example, in their order.
-  Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop);
+  // What the model predicts for each example, in their order: a tensor for each of
+  // manifest::Outputs, in theirs.
+  Result<std::vector<mesh::Tensor>> Predict(data::Pipeline& data, std::stop_token stop);
 
   // What the manifest's `generate` asks for.
   Result<std::string> Write(std::stop_token stop) { return write_(std::move(stop)); }

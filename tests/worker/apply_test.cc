@@ -73,6 +73,14 @@ TEST(OutputsTest, AreALineForEachExample) {
   EXPECT_EQ(FormatOutputs(Tensor::Of<int64_t>({2}, classes), OutputFormat::kCsv), "3\n1\n");
 }
 
+TEST(OutputsTest, EachOfSeveralHasAFileOfItsOwn) {
+  EXPECT_EQ(FileOfOutput("a.b/c.npy", ""), "a.b/c.npy");
+  EXPECT_EQ(FileOfOutput("a.b/c.npy", "digit"), "a.b/c.digit.npy");
+  EXPECT_EQ(FileOfOutput("a.b/c", "digit"), "a.b/c.digit");
+  EXPECT_EQ(FileOfOutput(".npy", "digit"), ".npy.digit");
+  EXPECT_EQ(FileOfOutput("c.jsonl", "digit"), "c.digit.jsonl");
+}
+
 TEST(FiguresTest, AreShortForPeopleAndWholeForPrograms) {
   const train::Scalars figures = {{"loss", 0.1}, {"accuracy", 2.0 / 3}};
   EXPECT_EQ(FormatFigures("w", 40, figures, "table"),
