@@ -13,6 +13,8 @@
 //   loss       x (predictions), y (labels) -> each, value, grad/x
 //   metric     x/I, y/I of batch I -> figure/NAME over all batches, each example counted once
 //   optimizer  x, y of the model, state/PATH of each weight, grad/STEP/PATH -> state/STEP/PATH
+//   outputs    component/NAME of the data, state/PATH of each weight -> figures of a training step by
+//              their names, and state/PATH behind it
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -77,8 +79,9 @@ class Case {
   const Given& given() const { return given_; }
 
   // For batches of these types; the first call declares the states.
-  Result<recipe::Traced> Trace(const TensorType& x, const TensorType& y) {
-    MT_ASSIGN_OR_RETURN(recipe::Traced traced, declared_->Trace({x, y}));
+  Result<recipe::Traced> Trace(const TensorType& x, const TensorType& y) { return Trace({x, y}); }
+  Result<recipe::Traced> Trace(const std::vector<TensorType>& types) {
+    MT_ASSIGN_OR_RETURN(recipe::Traced traced, declared_->Trace(types));
     states_ = traced.programs.States();
     for (const Parameter& state : states_) {
       if (session_->IsDeclared(state)) continue;
@@ -272,16 +275,33 @@ Status RunOptimizer(Case& c, Tensors* out) {
   return OkStatus();
 }
 
+Status RunOutputs(Case& c, Tensors* out) {
+  Tensors feed;
+  std::vector<TensorType> types;
+  for (const std::string& component : c.declared().recipe().components) {
+    MT_ASSIGN_OR_RETURN(feed[component], c.given().Read("component/" + component));
+    types.push_back(feed[component].type());
+  }
+  MT_ASSIGN_OR_RETURN(const recipe::Traced traced, c.Trace(types));
+  MT_RETURN_IF_ERROR(c.Initialize(traced));
+  const Program& step = traced.programs.train_step;
+  MT_ASSIGN_OR_RETURN(auto loaded, c.Load(step, traced.layouts.inputs));
+  MT_RETURN_IF_ERROR(Case::Run(step, *loaded, feed, out));
+  return c.ReadStates(step, "state", out);
+}
+
 Result<Tensors> RunCase(const Json& json, const checkpoint::SafetensorsReader& file) {
   const Given given(file, json.at("name").get<std::string>());
   MT_ASSIGN_OR_RETURN(Case c, Case::Create(json, given));
   const std::string kind = json.at("kind");
   Tensors out;
-  Status status = InvalidArgument("expected layer, loss, metric or optimizer, got: " + kind);
+  Status status =
+      InvalidArgument("expected layer, loss, metric, optimizer or outputs, got: " + kind);
   if (kind == "layer") status = RunLayer(c, json, &out);
   if (kind == "loss") status = RunLoss(c, &out);
   if (kind == "metric") status = RunMetric(c, &out);
   if (kind == "optimizer") status = RunOptimizer(c, &out);
+  if (kind == "outputs") status = RunOutputs(c, &out);
   MT_RETURN_IF_ERROR(status);
   return out;
 }

@@ -1,6 +1,6 @@
 """Each layer, loss, metric and optimizer of the catalogue beside real Keras: options, weights and inputs are drawn by seed,
 and results, gradients, figures of several batches and weights after several steps are compared, in f32 and f64, on one
-device and split over a mesh. What Keras lacks stands in rows.py.
+device and split over a mesh. What Keras lacks stands in rows.py. Steps of models of two outputs are compared too.
 
 Usage: keras_test.py KERAS_ROWS [unittest arguments]; skipped (77) where this Python has no Keras.
   MT_TEST_SEED=7    other drawings than those of seed 1
@@ -30,6 +30,7 @@ import loss_cases  # noqa: E402
 import metric_cases  # noqa: E402
 import numpy as np  # noqa: E402
 import optimizer_cases  # noqa: E402
+import output_cases  # noqa: E402
 import rows as named  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from exchange import Case, Draw, run_ours  # noqa: E402
@@ -108,6 +109,11 @@ class KerasTest(unittest.TestCase):
         for row in rows:
             for number in range(DRAWS):
                 cases += CASES[kind].draw_cases(Draw(SEED, row, number))
+        self.compare(kind, cases)
+        if ROW == "*":
+            self.check_options(kind, catalogue()[kind])
+
+    def compare(self, kind, cases):
         with tempfile.TemporaryDirectory(prefix="keras-") as folder:
             results = run_ours(KERAS_ROWS, cases, folder)
         compared = Compared()
@@ -116,8 +122,6 @@ class KerasTest(unittest.TestCase):
         compared.print(kind)
         if compared.failures:
             self.fail(f"{len(compared.failures)} differences, the first:\n" + "\n".join(compared.failures[:20]))
-        if ROW == "*":
-            self.check_options(kind, catalogue()[kind])
 
     def check_options(self, kind, rows):
         """Every option and word of the rows is drawn, or named with a reason."""
@@ -164,6 +168,13 @@ class KerasTest(unittest.TestCase):
         self.hold("optimizers")
         if ROW == "*":
             self.check_options("schedules", catalogue()["schedules"])
+
+
+    def test_outputs(self):
+        cases = [case for number in range(DRAWS) for case in output_cases.draw_cases(Draw(SEED, "outputs", number))]
+        self.assertTrue(all({"digit_loss", "loss"} <= set(case.want) for case in cases if "sum" not in
+                            case.options["reductions"]), "what Keras calls the figures")
+        self.compare("model of two", cases)
 
 
 if __name__ == "__main__":
