@@ -80,9 +80,9 @@ class Checker {
     if (Clean({"data.train", "data.test"})) SameComponents();
     if (Clean({"data.train", "data.test"})) Texts();
     if (Clean({"data.test", "train"})) Validation();
-    if (Clean({"metrics", "loss"})) Classes();
-    if (Clean({"metrics", "train"})) Stopping();
-    if (Clean({"generate", "data.train", "model", "train"})) Generation();
+    if (Clean({"metrics", "loss", "outputs"})) Classes();
+    if (Clean({"metrics", "outputs", "train"})) Stopping();
+    if (Clean({"generate", "data.train", "model", "outputs", "train"})) Generation();
   }
 
  private:
@@ -336,18 +336,20 @@ class Checker {
 
   // A metric of two kinds of examples needs a class that is one of them.
   void Classes() {
-    const Entry* loss = Losses().Find(program_.loss.kind);
-    if (loss == nullptr || !loss->one_of_classes) return;
-    for (const Choice& metric : program_.metrics) {
-      const Entry* entry = Metrics().Find(metric.kind);
-      const bool takes_class =
-          entry != nullptr &&
-          std::any_of(entry->options.begin(), entry->options.end(),
-                      [](const Field& option) { return option.name == "class"; });
-      if (!takes_class || metric.options.MaybeInt("class")) continue;
-      problems_.Add(metric.spot.place, metric.spot.path + ".class",
-                    "expected the number of the class that is looked for, with " +
-                        program_.loss.kind + ", got: none");
+    for (const Output& output : Outputs(program_)) {
+      const Entry* loss = Losses().Find(output.loss.kind);
+      if (loss == nullptr || !loss->one_of_classes) continue;
+      for (const Choice& metric : output.metrics) {
+        const Entry* entry = Metrics().Find(metric.kind);
+        const bool takes_class =
+            entry != nullptr &&
+            std::any_of(entry->options.begin(), entry->options.end(),
+                        [](const Field& option) { return option.name == "class"; });
+        if (!takes_class || metric.options.MaybeInt("class")) continue;
+        problems_.Add(metric.spot.place, metric.spot.path + ".class",
+                      "expected the number of the class that is looked for, with " +
+                          output.loss.kind + ", got: none");
+      }
     }
   }
 
@@ -358,7 +360,12 @@ class Checker {
     const std::string path = Path("train.early_stopping.monitor");
     const std::string& monitor = train.early_stopping->monitor;
     std::vector<std::string> names = {"loss"};
-    for (const Choice& metric : program_.metrics) names.push_back(FigureName(metric));
+    for (const Output& output : Outputs(program_)) {
+      if (!output.layer.empty()) names.push_back(FigureName(output, "loss"));
+      for (const Choice& metric : output.metrics) {
+        names.push_back(FigureName(output, FigureName(metric)));
+      }
+    }
     for (size_t i = 0, n = names.size(); i < n; ++i) names.push_back("val_" + names[i]);
     if (std::find(names.begin(), names.end(), monitor) == names.end()) {
       problems_.Add(At("train.early_stopping"), path,
@@ -373,6 +380,10 @@ class Checker {
   void Generation() {
     if (!program_.generate) return;
     const Generate& generate = *program_.generate;
+    if (!program_.outputs.empty()) {
+      problems_.Add(At("generate"), Path("generate"),
+                    "expected a model of one output, which writes the text, got: `outputs`");
+    }
     if (const auto numbers = CharacterNumbers(program_, generate.prompt); !numbers.ok()) {
       const bool text = program_.data.train.from.kind == "text";
       const std::string_view field = text ? "generate.prompt" : "generate";

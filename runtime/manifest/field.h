@@ -282,6 +282,26 @@ Field Map(std::string_view name, std::optional<T> S::*member, std::vector<Field>
   return field;
 }
 
+// One of a catalogue.
+template <typename S>
+Field OneOf(std::string_view name, Choice S::*member, const Catalogue& catalogue,
+            const Says& says) {
+  Field field{.name = name, .type = FieldType::kChoice, .says = says, .of = &catalogue};
+  field.read = [name, member, &catalogue](Fields& in, void* out) {
+    const Node* node = in.Get(name);
+    if (node == nullptr) return;
+    if (auto choice = ReadChoice(in.problems(), *node, in.Path(name), catalogue)) {
+      static_cast<S*>(out)->*member = std::move(*choice);
+    }
+  };
+  field.write = [member, &catalogue](const void* from) -> std::optional<Node> {
+    const Choice& choice = static_cast<const S*>(from)->*member;
+    if (choice.kind.empty()) return std::nullopt;
+    return WriteChoice(choice, catalogue);
+  };
+  return field;
+}
+
 // What no row above fits: `read` and `write` are the row's own.
 template <typename S>
 Field Own(std::string_view name, std::string_view type_text, void (*read)(Fields&, S&),

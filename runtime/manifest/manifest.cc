@@ -213,6 +213,15 @@ std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer) {
   return weights;
 }
 
+std::vector<Output> Outputs(const Program& program) {
+  if (!program.outputs.empty()) return program.outputs;
+  Output only;
+  only.loss = program.loss;
+  only.metrics = program.metrics;
+  only.spot = {program.PlaceOf("loss"), program.path};
+  return {std::move(only)};
+}
+
 std::vector<std::string> Components(const Choice& source) {
   const Entry* row = Sources().Find(source.kind);
   std::vector<std::string> all = row == nullptr ? Entry{}.components : row->components;

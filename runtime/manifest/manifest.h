@@ -77,6 +77,9 @@ void CheckProgram(Problems& problems, const Program& program, const ReadOptions&
 
 // The weights that a layer will make: "hidden_1.kernel" and its rank.
 std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer);
+// What is trained of the program's model: `outputs`, or the one output that `loss` and `metrics`
+// are of, without a layer's name.
+std::vector<Output> Outputs(const Program& program);
 // What the components of a source's examples are called, in their order.
 std::vector<std::string> Components(const Choice& source);
 // Those of the program's batches, as data.train has them.

@@ -7,7 +7,7 @@ namespace {
 
 auto Said(const Program& p) {
   return std::tie(p.seed, p.mesh, p.devices, p.data, p.model, p.loss, p.optimizer, p.metrics,
-                  p.layout, p.train, p.generate, p.parameter_server, p.mirrored,
+                  p.outputs, p.layout, p.train, p.generate, p.parameter_server, p.mirrored,
                   p.multi_worker_mirrored, p.initial_weights, p.strict, p.own);
 }
 

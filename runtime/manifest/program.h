@@ -38,13 +38,30 @@ struct Layer {
 struct Model {
   bool functional = false;  // `layers:` with `inputs:`, not a list
   std::vector<Layer> layers;
-  std::string output;  // of a functional model: the layer that it ends with
+  // Of a functional model: the layer that it ends with; "": `outputs` names several.
+  std::string output;
   friend bool operator==(const Model&, const Model&) = default;
 };
 
 // What the figures of a metric are called: its option `name`, or its own.
 inline std::string FigureName(const Choice& metric) {
   return metric.options.Text("name", metric.kind);
+}
+
+// What is trained of one of the layers that a functional model ends with.
+struct Output {
+  std::string layer;         // "": of a model of one output
+  std::string labels = "y";  // a component of the data
+  Choice loss;
+  double weight = 1;  // of the loss in the sum that training makes small
+  std::vector<Choice> metrics;
+  Spot spot;
+  friend bool operator==(const Output&, const Output&) = default;
+};
+
+// What a figure of the output is called: "loss", or with its layer's name before it, "digit_loss".
+inline std::string FigureName(const Output& output, std::string_view figure) {
+  return (output.layer.empty() ? "" : output.layer + "_") + std::string(figure);
 }
 
 // --- data
@@ -194,9 +211,10 @@ struct Program {
   int64_t processes = 1;  // that share the mesh, process-major
   Data data;
   Model model;
-  Choice loss;
+  Choice loss;  // of a model of one output, as `metrics`
   Choice optimizer;
   std::vector<Choice> metrics;
+  std::vector<Output> outputs;  // of a model of several; Outputs() has what is trained of any model
   Layout layout;
   Train train;
   std::optional<Generate> generate;

@@ -55,6 +55,21 @@ std::map<std::string, sharding::StateGroup> OpenGroups(const train::Programs& pr
   return groups;
 }
 
+train::Head HeadOf(const Program& program, const manifest::Output& output) {
+  train::Head head{.output = output.layer,
+                   .labels = output.labels,
+                   .loss = LossOf(output.loss),
+                   .weight = output.weight,
+                   .place = output.layer.empty() ? "" : PlaceIn(program, output.spot)};
+  for (const manifest::Choice& metric : output.metrics) {
+    head.metrics.push_back(MetricOf(metric));
+    manifest::Spot spot = metric.spot;
+    spot.path.resize(std::min(spot.path.rfind('.'), spot.path.size()));  // the list's entry
+    head.metrics.back().place = PlaceIn(program, spot);
+  }
+  return head;
+}
+
 bool SharesUpdate(const Program& program) {
   if (program.layout.update == UpdateSharing::kAuto) {
     return program.processes > 1 && !program.strict;
@@ -86,11 +101,17 @@ Result<Declared> Declared::Create(const Program& program) {
   }
   train::Recipe& recipe = declared.recipe_;
   recipe.components = manifest::Components(program);
+  recipe.heads.clear();
+  std::set<std::string> labels;
+  for (const manifest::Output& output : manifest::Outputs(program)) {
+    recipe.heads.push_back(HeadOf(program, output));
+    labels.insert(output.labels);
+  }
   if (program.model.functional) {
     std::map<std::string, nn::Symbol> symbols;
     std::vector<nn::Symbol> model_inputs;
     for (const std::string& component : manifest::Components(program)) {
-      if (component == train::kLabelName) continue;
+      if (labels.contains(component)) continue;
       symbols.emplace(component, model_inputs.emplace_back(nn::Input()));
     }
     for (size_t i = 0; i < program.model.layers.size(); ++i) {
@@ -111,22 +132,18 @@ Result<Declared> Declared::Create(const Program& program) {
                                Excerpt(layer.name) + "` already");
       }
     }
-    const auto output = symbols.find(program.model.output);
-    if (output == symbols.end()) {
-      return InvalidArgument("model.output: no layer is named `" + Excerpt(program.model.output) +
-                             "`");
+    std::vector<nn::NamedSymbol> ends;
+    for (const train::Head& head : recipe.heads) {
+      const std::string& layer = program.outputs.empty() ? program.model.output : head.output;
+      const auto symbol = symbols.find(layer);
+      if (symbol == symbols.end()) {
+        return InvalidArgument("model.output: no layer is named `" + Excerpt(layer) + "`");
+      }
+      ends.push_back({head.output, symbol->second});
     }
-    recipe.model = std::make_shared<nn::Functional>(std::move(model_inputs), output->second);
+    recipe.model = std::make_shared<nn::Functional>(std::move(model_inputs), std::move(ends));
   } else {
     recipe.model = std::make_shared<nn::Sequential>(declared.layers_);
-  }
-  train::Head& head = recipe.heads.front();
-  head.loss = LossOf(program.loss);
-  for (const manifest::Choice& metric : program.metrics) {
-    head.metrics.push_back(MetricOf(metric));
-    manifest::Spot spot = metric.spot;
-    spot.path.resize(std::min(spot.path.rfind('.'), spot.path.size()));  // the list's entry
-    head.metrics.back().place = PlaceIn(program, spot);
   }
   recipe.optimizer = MakeOptimizer(program.optimizer);
   recipe.seed = program.seed;
@@ -179,8 +196,8 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
     const size_t label = std::find(names.begin(), names.end(), head.labels) - names.begin();
     const Status fits = head.loss.CheckLabels(types[label]);
     if (fits.ok()) continue;
-    return InvalidArgument(place("loss") + ": " + fits.message() +
-                           (source.empty() ? "" : " in " + std::string(source)) +
+    return InvalidArgument((head.place.empty() ? place("loss") : head.place + ".loss") + ": " +
+                           fits.message() + (source.empty() ? "" : " in " + std::string(source)) +
                            (head.loss.function->name() == "sparse_categorical_crossentropy"
                                 ? " (labels_as: i32 takes whole numbers as class numbers)"
                                 : ""));
@@ -209,6 +226,7 @@ Status Declared::AtLayer(const Status& error) const {
     return error.At(PlaceIn(program_, program_.model.layers[i].spot));
   }
   for (const train::Head& head : recipe_.heads) {
+    if (!head.place.empty() && error.message().starts_with(head.place + ": ")) return error;
     for (const train::Metric& metric : head.metrics) {
       if (error.message().starts_with(metric.place + ": ")) return error;
     }

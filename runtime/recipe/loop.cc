@@ -31,10 +31,13 @@ std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Program& pro
   std::string_view figure = early->monitor;
   if (figure.starts_with("val_")) figure.remove_prefix(4);
   bool larger = false;
-  for (const manifest::Choice& metric : program.metrics) {
-    if (manifest::FigureName(metric) != figure) continue;
-    // One that this program has added may say it by its name.
-    larger = MetricOf(metric).larger_is_better || metric.kind.find("accuracy") != std::string::npos;
+  for (const manifest::Output& output : manifest::Outputs(program)) {
+    for (const manifest::Choice& metric : output.metrics) {
+      if (FigureName(output, manifest::FigureName(metric)) != figure) continue;
+      // One that this program has added may say it by its name.
+      larger =
+          MetricOf(metric).larger_is_better || metric.kind.find("accuracy") != std::string::npos;
+    }
   }
   return train::EarlyStopping(early->monitor, early->patience, early->min_delta, larger);
 }

@@ -11,10 +11,6 @@ namespace {
 // What a line of metrics.jsonl has beside the figures, and what a step's outputs are called.
 constexpr std::string_view kTaken[] = {"loss", "step", "epoch", "seconds", "bad", "examples"};
 
-bool IsFigureName(std::string_view name) {
-  return IsPlainName(name) && !name.starts_with("val_") && !name.starts_with("test_");
-}
-
 void CheckName(Problems& problems, const Choice& metric, const std::vector<Choice>& before) {
   const std::string name = FigureName(metric);
   const std::string at = metric.spot.path;
@@ -34,7 +30,7 @@ void CheckName(Problems& problems, const Choice& metric, const std::vector<Choic
   }
 }
 
-void ReadMetrics(Fields& in, Program& program) {
+void ReadMetrics(Fields& in, std::vector<Choice>* metrics) {
   const Node* node = in.Get("metrics");
   if (node == nullptr) return;
   if (!node->IsList()) return in.Wrong("metrics", "a list");
@@ -42,28 +38,47 @@ void ReadMetrics(Fields& in, Program& program) {
     const std::string at = in.Path("metrics") + "[" + std::to_string(i) + "]";
     auto metric = ReadChoice(in.problems(), node->list[i], at, Metrics());
     if (!metric) continue;
-    CheckName(in.problems(), *metric, program.metrics);
-    program.metrics.push_back(std::move(*metric));
+    CheckName(in.problems(), *metric, *metrics);
+    metrics->push_back(std::move(*metric));
   }
 }
 
-std::optional<Node> WriteMetrics(const Program& program) {
-  if (program.metrics.empty()) return std::nullopt;
+std::optional<Node> WriteMetrics(const std::vector<Choice>& metrics) {
+  if (metrics.empty()) return std::nullopt;
   std::vector<Node> items;
-  for (const Choice& metric : program.metrics) items.push_back(WriteChoice(metric, Metrics()));
+  for (const Choice& metric : metrics) items.push_back(WriteChoice(metric, Metrics()));
   return Node::List(std::move(items));
+}
+
+// The member `metrics` of S.
+template <typename S>
+Field MetricsOf(const Says& says) {
+  Field metrics = field::Own<S>(
+      "metrics", "", [](Fields& in, S& to) { ReadMetrics(in, &to.metrics); },
+      [](const S& from) { return WriteMetrics(from.metrics); }, says);
+  metrics.type = FieldType::kChoices;
+  metrics.of = &Metrics();
+  return metrics;
 }
 
 }  // namespace
 
+bool IsFigureName(std::string_view name) {
+  return IsPlainName(name) && !name.starts_with("val_") && !name.starts_with("test_");
+}
+
 Field MetricsField() {
-  Field metrics = field::Own<Program>("metrics", "", ReadMetrics, WriteMetrics,
-                                      {.about = "Figures beside the loss, by name.",
-                                       .fallback = "none",
-                                       .sample = "[sparse_categorical_accuracy]"});
-  metrics.type = FieldType::kChoices;
-  metrics.of = &Metrics();
-  return metrics;
+  return MetricsOf<Program>({.about = "Figures beside the loss, by name.",
+                             .fallback = "none",
+                             .sample = "[sparse_categorical_accuracy]"});
+}
+
+Field MetricsOfOutput() {
+  return MetricsOf<Output>(
+      {.about = "Figures beside its loss; their names have the layer's before them.",
+       .fallback = "none",
+       .sample = "[accuracy]",
+       .context = kOutputsContext});
 }
 
 }  // namespace meshtrain::manifest

@@ -241,9 +241,43 @@ class LayerList {
   std::map<std::string, std::string> aliases_;  // of repetitions, what they give
 };
 
-// `inputs`: what the model's inputs are called.
+// What `outputs` says of the model; what is wrong with it is told where it is read.
+struct Ends {
+  std::vector<std::string> layers;
+  std::vector<std::string> labels;
+};
+std::optional<Ends> EndsOf(const Node* outputs) {
+  if (outputs == nullptr) return std::nullopt;
+  Ends ends;
+  for (const Node& output : outputs->list) {
+    const Node *layer = output.Find("layer"), *labels = output.Find("labels");
+    ends.layers.push_back(layer == nullptr ? "" : layer->scalar);
+    ends.labels.push_back(labels == nullptr ? std::string(kLabelName) : labels->scalar);
+  }
+  return ends;
+}
+
+// What does not reach a layer of `ends`.
+void CheckReached(Problems& problems, const Model& model, const std::vector<std::string>& ends) {
+  // Layers stand behind those they use, so one walk from the end finds what the outputs need.
+  std::set<std::string, std::less<>> needed(ends.begin(), ends.end());
+  std::set<std::string> told;  // of copies that are repeated, once
+  for (size_t i = model.layers.size(); i-- > 0;) {
+    const Layer& layer = model.layers[i];
+    if (needed.contains(layer.name)) {
+      needed.insert(layer.inputs.begin(), layer.inputs.end());
+    } else if (told.insert(layer.spot.path).second) {
+      problems.Add(layer.spot.place, layer.spot.path,
+                   "layer `" + Excerpt(layer.name) + "` does not reach " +
+                       (ends.size() == 1 ? "the output `" : "any of the outputs `") +
+                       Excerpt(Join(ends, "`, `")) + "`");
+    }
+  }
+}
+
+// `inputs`: what the model's inputs are called. `ends`: none: `output` says it.
 Model ReadModel(Problems& problems, const Node& node, const std::string& path,
-                const std::vector<std::string>& inputs) {
+                const std::vector<std::string>& inputs, const std::optional<Ends>& ends) {
   Model model;
   const Node* list = &node;
   std::string list_path = path;
@@ -268,30 +302,30 @@ Model ReadModel(Problems& problems, const Node& node, const std::string& path,
   LayerList read(problems, model.functional, inputs, "names the model's input");
   read.Read(*list, list_path);
   model.layers = std::move(read.layers);
-  if (model.functional) {
-    const std::string output = fields->Text("output", read.names().back());
-    model.output = read.Resolved(output);
-    if (!read.whole) return model;
-    const auto layers = std::span(read.names()).subspan(inputs.size());
-    if (std::find(layers.begin(), layers.end(), output) == layers.end() && !layers.empty()) {
-      fields->Wrong("output", "the name of a layer (" + Join(layers, ", ") + ")");
-      return model;
+  if (!model.functional) return model;
+  if (ends) {
+    if (fields->Get("output") != nullptr) {
+      fields->Wrong("output",
+                    "none beside `outputs`, which name the layers that the model ends with");
     }
-    if (!read.linked) return model;
-    // Layers stand behind those they use, so one walk from the end finds what the output needs.
-    std::set<std::string, std::less<>> needed = {model.output};
-    std::set<std::string> told;  // of copies that are repeated, once
-    for (size_t i = model.layers.size(); i-- > 0;) {
-      const Layer& layer = model.layers[i];
-      if (needed.contains(layer.name)) {
-        needed.insert(layer.inputs.begin(), layer.inputs.end());
-      } else if (told.insert(layer.spot.path).second) {
-        problems.Add(layer.spot.place, layer.spot.path,
-                     "layer `" + Excerpt(layer.name) + "` does not reach the output `" +
-                         Excerpt(model.output) + "`");
-      }
+    const bool known = std::all_of(ends->layers.begin(), ends->layers.end(), [&](const auto& name) {
+      return std::any_of(model.layers.begin(), model.layers.end(),
+                         [&](const Layer& layer) { return layer.name == name; });
+    });
+    if (read.whole && read.linked && known && !ends->layers.empty()) {
+      CheckReached(problems, model, ends->layers);
     }
+    return model;
   }
+  const std::string output = fields->Text("output", read.names().back());
+  model.output = read.Resolved(output);
+  if (!read.whole) return model;
+  const auto layers = std::span(read.names()).subspan(inputs.size());
+  if (std::find(layers.begin(), layers.end(), output) == layers.end() && !layers.empty()) {
+    fields->Wrong("output", "the name of a layer (" + Join(layers, ", ") + ")");
+    return model;
+  }
+  if (read.linked) CheckReached(problems, model, {model.output});
   return model;
 }
 
@@ -314,7 +348,7 @@ Node WriteModel(const Model& model) {
   if (!model.functional) return Node::List(std::move(layers));
   Node node = Node::Map();
   node.Put("layers", Node::List(std::move(layers)));
-  node.Put("output", Node::Text(model.output));
+  if (!model.output.empty()) node.Put("output", Node::Text(model.output));
   return node;
 }
 
@@ -325,9 +359,13 @@ Field ModelField() {
       "model", "a list of layers, a chain; or a map, a graph",
       [](Fields& in, Program& program) {
         if (const Node* node = in.Get("model")) {
+          const std::optional<Ends> ends = EndsOf(in.Get("outputs"));
           std::vector<std::string> inputs = Components(program);
-          std::erase(inputs, kLabelName);
-          program.model = ReadModel(in.problems(), *node, in.Path("model"), inputs);
+          for (const std::string& labels :
+               ends ? ends->labels : std::vector<std::string>{std::string(kLabelName)}) {
+            std::erase(inputs, labels);
+          }
+          program.model = ReadModel(in.problems(), *node, in.Path("model"), inputs, ends);
         }
       },
       [](const Program& program) -> std::optional<Node> { return WriteModel(program.model); },

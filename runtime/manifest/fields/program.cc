@@ -113,22 +113,17 @@ std::vector<Field> DeviceFields() {
                        .sample = "v5e-8"})};
 }
 
-// A choice that must be there: the loss, the optimizer.
-Field ChoiceField(std::string_view name, Choice Program::*member, const Catalogue& catalogue,
-                  const Says& says) {
-  Field field{.name = name, .type = FieldType::kChoice, .says = says, .of = &catalogue};
-  field.required = true;
-  field.read = [name, member, &catalogue](Fields& in, void* out) {
-    const Node* node = in.Get(name);
-    if (node == nullptr) return;
-    if (auto choice = ReadChoice(in.problems(), *node, in.Path(name), catalogue)) {
-      static_cast<Program*>(out)->*member = std::move(*choice);
-    }
+// Of a model of one output it must be there.
+Field LossField() {
+  Field loss = field::OneOf("loss", &Program::loss, Losses(),
+                            {.about = "What training makes small.",
+                             .fallback = "required without `outputs`",
+                             .sample = "{sparse_categorical_crossentropy: {reduction: sum}}"});
+  loss.read = [read = loss.read](Fields& in, void* out) {
+    if (in.Get("outputs") == nullptr) in.Need("loss");
+    read(in, out);
   };
-  field.write = [member, &catalogue](const void* from) -> std::optional<Node> {
-    return WriteChoice(static_cast<const Program*>(from)->*member, catalogue);
-  };
-  return field;
+  return loss;
 }
 
 std::vector<Field> BuiltIn() {
@@ -155,12 +150,12 @@ std::vector<Field> BuiltIn() {
       field::Required(
           field::Map("data", &Program::data, DataFields(), {.about = "Examples and batches."})),
       ModelField(),
-      ChoiceField("loss", &Program::loss, Losses(),
-                  {.about = "What training makes small.",
-                   .sample = "{sparse_categorical_crossentropy: {reduction: sum}}"}),
-      ChoiceField("optimizer", &Program::optimizer, Optimizers(),
-                  {.about = "How weights follow their gradients.", .sample = "adam"}),
+      LossField(),
+      field::Required(
+          field::OneOf("optimizer", &Program::optimizer, Optimizers(),
+                       {.about = "How weights follow their gradients.", .sample = "adam"})),
       MetricsField(),
+      OutputsField(),
       LayoutField(),
       field::Map("train", &Program::train, TrainFields(), {.about = "The loop."}),
       GenerateField(),
@@ -216,6 +211,7 @@ std::vector<std::string_view> BuiltInProgramFieldNames() {
           "loss",
           "optimizer",
           "metrics",
+          "outputs",
           "layout",
           "train",
           "generate",

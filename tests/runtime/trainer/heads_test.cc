@@ -56,7 +56,7 @@ std::shared_ptr<nn::Layer> TwoOutputs() {
 }
 
 CompileOptions Options() {
-  const train::CrossentropyOptions logits{.from_logits = true};
+  const train::losses::CrossentropyOptions logits{.from_logits = true};
   return {.optimizer = train::Adam({.common = {.learning_rate = 0.05, .global_clipnorm = 0.2}}),
           .heads = {{.output = "digit",
                      .labels = "digit",

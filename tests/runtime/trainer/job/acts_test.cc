@@ -112,11 +112,12 @@ Result<std::string> PlanText(const manifest::Manifest& manifest) {
   const manifest::Program& program = manifest.program;
   MT_ASSIGN_OR_RETURN(const Declared declared, Declared::Create(program));
   const int64_t batch = program.data.batch;
-  const bool classes = program.loss.kind == "sparse_categorical_crossentropy";
-  const std::vector<mesh::TensorType> types = {
-      {mesh::DType::kF32, {batch, 4, 4}},
-      classes ? mesh::TensorType{mesh::DType::kI32, {batch}}
-              : mesh::TensorType{mesh::DType::kF32, {batch, 4}}};
+  const bool classes =
+      manifest::Outputs(program).front().loss.kind == "sparse_categorical_crossentropy";
+  std::vector<mesh::TensorType> types = {{mesh::DType::kF32, {batch, 4, 4}}};
+  types.resize(manifest::Components(program).size(),
+               classes ? mesh::TensorType{mesh::DType::kI32, {batch}}
+                       : mesh::TensorType{mesh::DType::kF32, {batch, 4}});
   MT_ASSIGN_OR_RETURN(const Traced traced, declared.Trace(types));
   const std::string text = fmt::format("{} {} {}", program::HashProgram(traced.programs.train_step),
                                        program::HashProgram(traced.programs.eval_step),
