@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "proto/meshtrain/v1/rendezvous.grpc.pb.h"
+#include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
 #include "runtime/base/thread.h"
@@ -98,6 +99,8 @@ class Membership::Impl {
 
   Status Start(const std::vector<cluster::TaskId>& members);
   Result<Incarnation> Join(int64_t checkpoint_step, const std::stop_token& stop);
+  // Waits for what comes of a Join, and says whom it waits for where that takes long.
+  void AwaitAnswer(Duration patience, const std::stop_token& stop);
   Result<std::vector<std::string>> Agree(const std::string& name, const std::string& text,
                                          Duration timeout, const std::stop_token& stop);
   void ReportProgress(int64_t step, uint64_t collective, std::string waiting_at);
@@ -348,27 +351,49 @@ void Membership::Impl::Alert(std::stop_token stop) {
   }
 }
 
+void Membership::Impl::AwaitAnswer(Duration patience, const std::stop_token& stop) {
+  const Duration end = Now() + patience;
+  for (Duration quiet = std::max<Duration>(options_.say_after, std::chrono::milliseconds(1));;
+       quiet *= 2) {
+    std::string waiting_for;
+    {
+      MutexLock lock(mutex_);
+      const Duration left = std::max(Duration(0), end - Now());
+      const bool last = left <= quiet;
+      const bool answered =
+          changed_.WaitFor(mutex_, stop, last ? left : quiet, [this]() MT_REQUIRES(mutex_) {
+            return client_.phase() != Phase::kJoining || client_.refused();
+          });
+      if (answered || last || stop.stop_requested()) return;
+      waiting_for = client_.WaitingFor();
+    }
+    LogWarning("waiting for the other processes of the job", {{"for", waiting_for}});
+  }
+}
+
 Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::stop_token& stop) {
+  Duration patience{};
+  {
+    MutexLock lock(mutex_);
+    if (in_join_) return Busy("join");
+    const Phase phase = client_.phase();
+    if (phase == Phase::kLeaving || phase == Phase::kGone) {
+      return FailedPrecondition("join: this process has left");
+    }
+    patience = was_member_ ? options_.peer_return : options_.join_timeout;
+    if (was_member_ && patience <= Duration(0)) {
+      return Unavailable(
+                 (client_.alarm() ? client_.alarm()->message() : "the incarnation was given up") +
+                 "; nobody waits for its return (peerReturnSeconds: 0)")
+          .From(Origin::kPeers);
+    }
+    in_join_ = true;
+    failures_ = 0;
+    client_.Join(checkpoint_step);
+    changed_.NotifyAll();
+  }
+  AwaitAnswer(patience, stop);
   MutexLock lock(mutex_);
-  if (in_join_) return Busy("join");
-  const Phase phase = client_.phase();
-  if (phase == Phase::kLeaving || phase == Phase::kGone) {
-    return FailedPrecondition("join: this process has left");
-  }
-  const Duration patience = was_member_ ? options_.peer_return : options_.join_timeout;
-  if (was_member_ && patience <= Duration(0)) {
-    return Unavailable(
-               (client_.alarm() ? client_.alarm()->message() : "the incarnation was given up") +
-               "; nobody waits for its return (peerReturnSeconds: 0)")
-        .From(Origin::kPeers);
-  }
-  in_join_ = true;
-  failures_ = 0;
-  client_.Join(checkpoint_step);
-  changed_.NotifyAll();
-  changed_.WaitFor(mutex_, stop, patience, [this]() MT_REQUIRES(mutex_) {
-    return client_.phase() != Phase::kJoining || client_.refused();
-  });
   in_join_ = false;
   if (client_.phase() == Phase::kIn) return client_.incarnation();
   // Welcomed, and lost somebody before this thread woke up: the next call finds out.

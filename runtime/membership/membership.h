@@ -42,6 +42,9 @@ struct MembershipOptions {
   Duration join_timeout = std::chrono::minutes(10);  // first start: pods come up one by one
   Duration peer_return = std::chrono::seconds(
       120);  // peerReturnSeconds: how long Join waits after a loss; 0: not at all
+  // After so long a Join says in the log whom it waits for; then again, each time after twice as
+  // long.
+  Duration say_after = std::chrono::seconds(5);
   Duration heartbeat = std::chrono::milliseconds(100);
   Duration lost_after = cluster::kLostAfter;
   Duration stuck_after =
