@@ -91,7 +91,7 @@ json Reduced(std::string_view pod) {
     if (key != "spec") return true;
     json& spec = out["spec"] = json::object();
     kube::ForEachMember(value, [&](std::string_view field, std::string_view content) {
-      if (field == "nodeName") spec["nodeName"] = parse(content);
+      if (field == "nodeName" || field == "volumes") spec[std::string(field)] = parse(content);
       if (field != "containers") return true;
       json& containers = spec["containers"] = json::array();
       kube::ForEachElement(content, [&](std::string_view container) {
@@ -106,6 +106,25 @@ json Reduced(std::string_view pod) {
     });
     return true;
   });
+  return out;
+}
+
+// The objects that a pod's volumes are of.
+std::string VolumesOf(const json& volumes) {
+  struct Kind {
+    const char *field, *name, *called;
+  };
+  constexpr Kind kKinds[] = {{"secret", "secretName", "Secret"},
+                             {"configMap", "name", "ConfigMap"},
+                             {"persistentVolumeClaim", "claimName", "claim"}};
+  std::string out;
+  for (const json& volume : volumes) {
+    for (const Kind& kind : kKinds) {
+      const std::string name = Text(At(volume, kind.field), kind.name);
+      if (name.empty()) continue;
+      out += (out.empty() ? "" : ", ") + std::string(kind.called) + " " + name;
+    }
+  }
   return out;
 }
 
@@ -225,6 +244,8 @@ Result<Pod> ParsePod(std::string_view text) {
       }
     }
   }
+  // Ten thousand pods that run need no list each.
+  if (seen.phase == PodPhase::kPending) seen.volumes = VolumesOf(At(spec, "volumes"));
   ReadConditions(status, seen);
   ReadContainers(At(status, "initContainerStatuses"), "", seen);
   ReadContainers(At(status, "containerStatuses"), training, seen);

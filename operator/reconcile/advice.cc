@@ -19,6 +19,9 @@ constexpr CodeAdvice kAnyImage[] = {
     {127, "Correct the container's command: the image has nothing of that name."},
     {128, "Correct the container's command or its image, which the node could not start."},
     {134, "The program crashed: look at its last lines with `meshtrain logs`."},
+    {137,
+     "See who killed it: its node's memory, the pod's events. Where that passes, a higher "
+     "`runPolicy.backoffLimit` goes on from the last checkpoint."},
     {139, "The program crashed: look at its last lines with `meshtrain logs`."},
 };
 // Those of our own worker (runtime/cluster/contract.h).
@@ -31,6 +34,9 @@ constexpr CodeAdvice kOurWorker[] = {
     {74, "Free room on the disk that the last line names, or see why it fails."},
     {78, "Mend the manifest as the last line says."},
     {79, "Lower the learning rate or clip the gradients; the last line names what was not finite."},
+    {138,
+     "See the process or the port that the last line names. Where that passes, a higher "
+     "`runPolicy.backoffLimit` goes on from the last checkpoint."},
 };
 constexpr std::string_view kOutOfMemory =
     "Raise the container's memory limit, or make the batch smaller.";
@@ -46,6 +52,23 @@ constexpr WordAdvice kTheirWords[] = {
     {Reason::kContainerWaits, "runAsNonRoot",
      "Use an image that runs as another user than root, or set securityContext.runAsUser in the "
      "template."},
+    {Reason::kForbidden, "violates PodSecurity",
+     "Set what the message names in the template's securityContext, or use a namespace that allows "
+     "the pod as it is."},
+    {Reason::kUnschedulable, "persistentvolumeclaim",
+     "Make the claim that the message names, or correct its name in `spec.claims`, `spec.output` "
+     "or the template."},
+    {Reason::kUnschedulable, "unbound immediate PersistentVolumeClaims",
+     "See why its claim is not bound: `kubectl describe pvc` names what is missing."},
+    // Not a matter of the job's: its manifest asks for what the node offers.
+    {Reason::kRestartBackoff, "UnexpectedAdmissionError",
+     "See the node's device plugin, which does not give what it offers. The pod is tried again, "
+     "and "
+     "no limit counts it."},
+    {Reason::kNoProgress, "the first step",
+     "`meshtrain logs --all` shows who waits for whom; where nobody is reached, see the "
+     "namespace's "
+     "NetworkPolicies and the cluster's DNS."},
     {Reason::kPodFailed, "exec format error", kAnotherMachine},
     {Reason::kBackoffLimitExceeded, "exec format error", kAnotherMachine},
     {Reason::kCrashLoop, "exec format error", kAnotherMachine},

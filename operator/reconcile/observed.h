@@ -67,6 +67,9 @@ struct PodSeen {
   // When this operator process first saw that it has its node and has not started, by its own
   // clock; nothing: it has no node, or it has started.
   std::optional<TimePoint> starting_since;
+  // What its volumes are of, as its manifest names them, while it has not started: "Secret a, claim
+  // b". No status of a pod says which of them does not mount.
+  std::string volumes;
 
   std::string node;
   NodeState node_state = NodeState::kUnseen;

@@ -52,10 +52,12 @@ std::optional<PodTrouble> TroubleOf(const View& view, const PodSeen& pod) {
   }
   const auto slow = SlowFrom(pod);
   if (!slow || view.now < *slow) return std::nullopt;
+  const std::string volumes =
+      pod.volumes.empty() ? "" : " (" + Tidy(pod.volumes, kLongestMessage) + ")";
   return PodTrouble{Reason::kSlowStart,
                     pod.name + " has been on its node " + pod.node +
-                        " for a minute or more and has not started: a volume may not mount, or "
-                        "the network may not be ready (kubectl describe pod " +
+                        " for a minute or more and has not started: a volume" + volumes +
+                        " may not mount, or the network may not be ready (kubectl describe pod " +
                         pod.name + ")"};
 }
 

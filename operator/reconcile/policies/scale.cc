@@ -171,7 +171,8 @@ void Children(const View& view, bool may_create, Draft* draft) {
                       std::to_string(
                           std::chrono::duration_cast<std::chrono::seconds>(pace->due - pace->last)
                               .count()) +
-                      " s after the last failure");
+                      " s after the last failure: " +
+                      draft->next.conditions[ConditionType::kRestarting].message);
       draft->WakeAt(pace->due);
       return;
     }

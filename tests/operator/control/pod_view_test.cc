@@ -74,6 +74,21 @@ TEST(PodViewTest, SaysWhyAPodDoesNotStart) {
   EXPECT_EQ(starting->seen.waiting_reason, "");
 }
 
+TEST(PodViewTest, WhatItsVolumesAreOfIsKeptWhileItHasNotStarted) {
+  const auto of = [](const std::string& phase) {
+    return ParsePod(R"({"metadata":{"name":"a"},"spec":{"volumes":[
+      {"name":"s","secret":{"secretName":"wandb-key"}},{"name":"e","emptyDir":{}},7,
+      {"name":"m","configMap":{"name":"settings"}},{"name":"odd","secret":"none"},
+      {"name":"p","persistentVolumeClaim":{"claimName":"mnist-data"}}]},"status":{"phase":")" +
+                    phase + "\"}}")
+        ->seen.volumes;
+  };
+  EXPECT_EQ(of("Pending"), "Secret wandb-key, ConfigMap settings, claim mnist-data");
+  EXPECT_EQ(of("Running"), "");
+  EXPECT_EQ(ParsePod(R"({"metadata":{"name":"a"},"spec":{"volumes":{"secret":{}}}})")->seen.volumes,
+            "");
+}
+
 // What no kubelet writes, but whoever may write a pod's status can: no sum of it overflows, and no
 // exit code turns into another.
 TEST(PodViewTest, NumbersBeyondAllBoundsAreTheNearestWithin) {

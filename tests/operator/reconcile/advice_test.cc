@@ -53,11 +53,14 @@ TEST(AdviceTest, OfAProcessItGoesByTheExitCode) {
   EXPECT_EQ(OfExit(job, 78), "Mend the manifest as the last line says.");
   EXPECT_EQ(OfExit(job, 79).substr(0, 25), "Lower the learning rate o");
   EXPECT_EQ(OfExit(job, 137, "OOMKilled").substr(0, 32), "Raise the container's memory lim");
+  EXPECT_EQ(OfExit(job, 137).substr(0, 18), "See who killed it:") << "not for want of memory";
+  EXPECT_EQ(OfExit(job, 138).substr(0, 30), "See the process or the port th");
   EXPECT_EQ(OfExit(job, 127).substr(0, 31), "Correct the container's command");
   EXPECT_EQ(OfExit(job, 1), api::Reasons()[static_cast<size_t>(Reason::kPodFailed)].advice);
   // Another image means other things by our codes.
   const api::TrainingJob foreign = MakeJob("tf").Workers(1).Build();
   EXPECT_EQ(OfExit(foreign, 78), OfExit(foreign, 1));
+  EXPECT_EQ(OfExit(foreign, 138), OfExit(foreign, 1));
   EXPECT_EQ(OfExit(foreign, 127), OfExit(job, 127));
   // A deadline is not mended by what a process left with.
   api::JobStatus late = Holds(ConditionType::kFailed, Reason::kDeadlineExceeded);
@@ -81,6 +84,29 @@ TEST(AdviceTest, GoesByWhatTheNodeSaid) {
             "Use an image that runs as another user th");
   EXPECT_EQ(of(waiting, Reason::kContainerWaits, "mnist-worker-0: configmap \"m\" not found"),
             api::Reasons()[static_cast<size_t>(Reason::kContainerWaits)].advice);
+  EXPECT_EQ(of(waiting, Reason::kForbidden,
+               "pods \"mnist-worker-0\" is forbidden: violates PodSecurity \"restricted:latest\"")
+                .substr(0, 29),
+            "Set what the message names in");
+  EXPECT_EQ(
+      of(waiting, Reason::kForbidden, "pods \"mnist-worker-0\" is forbidden: no").substr(0, 3),
+      "Ask");
+  const std::string nodes = "mnist-worker-0: Unschedulable: 0/2 nodes are available: ";
+  EXPECT_EQ(of(waiting, Reason::kUnschedulable, nodes + "persistentvolumeclaim \"c\" not found")
+                .substr(0, 14),
+            "Make the claim");
+  EXPECT_EQ(of(waiting, Reason::kUnschedulable,
+               nodes + "pod has unbound immediate PersistentVolumeClaims")
+                .substr(0, 17),
+            "See why its claim");
+  EXPECT_EQ(of(waiting, Reason::kUnschedulable, nodes + "2 Insufficient cpu").substr(0, 12),
+            "Add or free ");
+  EXPECT_NE(of(ConditionType::kStalled, Reason::kNoProgress,
+               "the first step has not moved on for 20 s or more")
+                .find("NetworkPolicies"),
+            std::string::npos);
+  EXPECT_EQ(of(ConditionType::kStalled, Reason::kNoProgress, "step 7 has not moved on"),
+            api::Reasons()[static_cast<size_t>(Reason::kNoProgress)].advice);
   for (const Reason reason :
        {Reason::kPodFailed, Reason::kBackoffLimitExceeded, Reason::kCrashLoop}) {
     EXPECT_EQ(of(failed, reason, "exec /usr/bin/train: exec format error").substr(0, 34),

@@ -169,6 +169,28 @@ TEST(RestartTest, RepeatedRestartsWaitLongerAndLonger) {
   EXPECT_THAT(waits, ::testing::ElementsAre(0, 5, 10, 20, 40));
 }
 
+TEST(RestartTest, AWaitBetweenRestartsSaysWhatItFollows) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  for (int i = 0; i < 2; ++i) {
+    PodSeen pod = EndedPod(scene.job, kWorker0, 1);
+    pod.attempt = scene.status().recovery.attempt;
+    pod.uid = "u" + std::to_string(i);
+    pod.exit_code.reset();
+    pod.reason = "UnexpectedAdmissionError";
+    scene.Gone(kWorker0).Pod(pod);
+    scene.Look(100 + i);
+    scene.Obey();
+    scene.Look(100 + i);
+    if (i == 0) scene.Obey();
+  }
+  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "RestartBackoff");
+  EXPECT_THAT(scene.status().conditions.at(ConditionType::kWaiting).message,
+              HasSubstr("after the last failure: mnist-worker-0 was disrupted "
+                        "(UnexpectedAdmissionError)"));
+  EXPECT_THAT(scene.status().what_to_do, HasSubstr("device plugin"));
+}
+
 // Clocks of two operators may differ: a restart on record that lies ahead holds nothing back.
 TEST(RestartTest, ALeaderWhoseClockIsBehindDoesNotWaitForTheOtherOnes) {
   Scene scene(MakeJob("mnist").Workers(1));

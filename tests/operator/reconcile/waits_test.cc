@@ -111,6 +111,17 @@ TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
   EXPECT_EQ(scene.Look(80), "") << "once";
 }
 
+TEST(WaitsTest, APodThatDoesNotStartIsToldWithWhatItMounts) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Look(0);
+  scene.Obey();
+  scene.seen.pods[0].phase = PodPhase::kPending;
+  scene.seen.pods[0].starting_since = At(10);
+  scene.seen.pods[0].volumes = "Secret wandb-key, claim mnist-data";
+  EXPECT_THAT(scene.Look(70), HasSubstr("has not started: a volume (Secret wandb-key, claim "
+                                        "mnist-data) may not mount"));
+}
+
 // Nothing else shows that it is missing: no watch tells of Secrets.
 TEST(WaitsTest, WhatASlowPodMountsIsAskedForUntilThereIsAnAnswerAndThenEveryFiveMinutes) {
   Scene scene(MakeJob("mnist").Workers(2).Program(testing_support::kProgram));
