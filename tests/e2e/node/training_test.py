@@ -5,7 +5,7 @@ import time
 import unittest
 
 import monitor
-from cluster import Case, eventually, example, kubectl, mlp, small
+from cluster import ROOT, Case, Job, eventually, example, kubectl, mlp, small
 from install_test import INSTALLED
 
 
@@ -56,6 +56,24 @@ class Mlp(Case):
                 'meshtrain_job_loss{namespace="ml", job="scraped"}')), prometheus.told)
             restarts = prometheus.ask('meshtrain_job_restarts{namespace="ml", job="scraped"}')
             self.assertEqual([value for _, value in restarts], [0])
+
+
+class Quickstart(Case):
+    def test_its_manifest_trains_beside_a_claim_with_the_data_and_what_it_leaves_outlives_the_pod(self):
+        """As the README has it: the file itself, applied."""
+        job = Job(example('mnist-mlp'))
+        self.addCleanup(job.delete)
+        kubectl('-n', job.namespace, 'apply', '-f', ROOT / 'deploy/examples/mnist-mlp.yaml')
+        job.until_succeeded()
+        self.assertEqual([pod['metadata']['name'] for pod in job.pods()], ['mnist-mlp-worker-0'])
+        kubectl('-n', job.namespace, 'delete', 'tj', job.name)
+        eventually('the end of its pods', lambda: not job.pods(), job.told)
+        for name in ('model.safetensors', 'report.html', 'run.json', 'metrics.jsonl', 'plan.txt'):
+            self.assertGreater((job.output() / name).stat().st_size, 0, name)
+        for folder in ('events/train', 'events/test', 'checkpoints'):
+            self.assertTrue(any((job.output() / folder).iterdir()), folder)
+        self.assert_same_figures(job)
+        self.assertGreater(job.figures()[120, 'val_accuracy'], 0.9)
 
 
 class Parameter(Case):
