@@ -105,7 +105,9 @@ class Ways(RunningCase):
     @way("wrong usage", 64)
     def test_usage(self):
         self.ends(self.meshtrain("run", "--fil", "x"), "meshtrain: ")
-        self.ends(self.worker("--thread", "many"), "meshtrain-worker: ")
+        said = self.worker("--thread", "many")
+        self.ends(said, "meshtrain-worker: ")
+        self.assertIn("--thread", said.stderr.splitlines()[-1], "the line that a pod's status tells")
         self.ends(self.meshtrain("evaluate", "--bogus", tool="meshtrain-worker"), "meshtrain-worker: ")
         self.ends(self.meshtrain("--bogus", tool="meshtrain-operator"), "meshtrain-operator: ")
         self.ends(self.worker(), "expected --file MANIFEST")
