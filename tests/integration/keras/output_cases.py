@@ -36,15 +36,16 @@ def draw_cases(draw):
                {"layer": "parity", "labels": "odd", "weight": weights[1], "metrics": [metric],
                 "loss": {loss: logits | {"reduction": reductions[1]}}}]
     for dtype in ("f32", "f64"):
-        keras.config.set_floatx({"f32": "float32", "f64": "float64"}[dtype])
+        floats = {"f32": "float32", "f64": "float64"}[dtype]
+        keras.config.set_floatx(floats)
         numbers = {name: array.astype(FLOATS[dtype]) if array.dtype.kind == "f" else array
                    for name, array in given.items()}
-        x = keras.Input((features,))
-        layer = keras.layers.Dense(hidden, activation="tanh", name="trunk",
+        x = keras.Input((features,), dtype=floats)
+        layer = keras.layers.Dense(hidden, activation="tanh", name="trunk", dtype=floats,
                                    kernel_regularizer=keras.regularizers.L2(l2) if l2 else None)
         between = layer(x)
-        model = keras.Model(x, {"digit": keras.layers.Dense(classes, name="digit")(between),
-                                "parity": keras.layers.Dense(1, name="parity")(between)})
+        model = keras.Model(x, {"digit": keras.layers.Dense(classes, name="digit", dtype=floats)(between),
+                                "parity": keras.layers.Dense(1, name="parity", dtype=floats)(between)})
         for path in shapes:
             name, variable = path.split(".")
             getattr(model.get_layer(name), variable).assign(numbers[f"state/{path}"])
