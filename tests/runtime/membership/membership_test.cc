@@ -178,18 +178,6 @@ TEST_F(MembershipTest, JoinNamesWhoIsMissing) {
   }
 }
 
-// Ten minutes without a word would look like a process that hangs.
-TEST_F(MembershipTest, AJoinThatTakesLongSaysWhomItWaitsFor) {
-  MembershipOptions options = Options(Worker(1));
-  options.join_timeout = seconds(1);
-  options.say_after = milliseconds(100);
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(Make(options)->Join(0, {}).ok());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("waiting for the other processes of the job"),
-                    HasSubstr("chief-0 does not answer")));
-}
-
 TEST_F(MembershipTest, JoinSaysThatTheServerDoesNotAnswer) {
   MembershipOptions options = Options(Worker(1));
   options.join_timeout = seconds(1);
