@@ -68,6 +68,19 @@ def eventually(what, wanted, told=None):
         time.sleep(0.1)
 
 
+def processes_of(pod, word=''):
+    """The ids, on this machine, of what runs in a pod, found by its cgroup; with the word in its command line."""
+    found = []
+    for folder in pathlib.Path('/proc').iterdir():
+        try:
+            if folder.name.isdigit() and pod['metadata']['uid'] in (folder / 'cgroup').read_text() and \
+                    word in (folder / 'cmdline').read_text():
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
 class Job:
     """A TrainingJob in the namespace of the tests."""
 
@@ -141,24 +154,15 @@ class Job:
     def figures(self):
         return figures_of(self.output())
 
-    def processes(self, replica):
-        """The ids, on this machine, of what runs in a pod: found by its cgroup."""
-        uid = self.pod(replica)['metadata']['uid']
-        found = []
-        for folder in pathlib.Path('/proc').iterdir():
-            try:
-                if folder.name.isdigit() and uid in (folder / 'cgroup').read_text() and \
-                        'meshtrain-worker' in (folder / 'cmdline').read_text():
-                    found.append(int(folder.name))
-            except OSError:
-                pass
-        return found
-
-    def kill(self, replica):
-        pids = self.processes(replica)
+    def send(self, replica, number):
+        """A signal to our program in a pod."""
+        pids = processes_of(self.pod(replica), 'meshtrain-worker')
         assert pids, f'{self.name}-{replica}: expected a process, got: none'
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
+
+    def kill(self, replica):
+        self.send(replica, signal.SIGKILL)
 
     def delete(self):
         kubectl('-n', self.namespace, 'delete', 'tj', self.name, '--ignore-not-found', '--wait=false')
@@ -211,9 +215,26 @@ def mlp(name, chief=None, worker=None, workers=2, epochs=3, **changes):
         **changes)
 
 
+def lone(name, replica=None, **changes):
+    """The small model, one process and one epoch: enough where something is wrong with it."""
+    return example('mnist-mlp', **{
+        'metadata': {'name': name}, 'spec__replicaSpecs': {'worker': {'replicas': 1, 'restartPolicy': 'ExitCode', **(replica or {})}},
+        'spec__program__model': SMALL, 'spec__program__mesh': {'batch': 1}, 'spec__program__train': {'epochs': 1}, **changes})
+
+
+def template(container=None, **pod):
+    """A replica's template that adds to our image's."""
+    return {'template': {'spec': {'containers': [{'name': 'trainer', **(container or {})}], **pod}}}
+
+
 def placed(node):
-    """A template that adds to our image's only on which node it is to be."""
-    return {'spec': {'nodeSelector': {'kubernetes.io/hostname': node}, 'containers': [{'name': 'trainer'}]}}
+    """A replica on that node."""
+    return template(nodeSelector={'kubernetes.io/hostname': node})
+
+
+def upgrade(*settings):
+    """The chart with other values; the operator is another process then."""
+    helm('upgrade', 'meshtrain', ROOT / 'helm/meshtrain', '--reuse-values', '--wait', '--timeout', '120s', *settings)
 
 
 def claim(name, namespace=NAMESPACE):

@@ -1,6 +1,7 @@
 """What befalls processes and nodes, and what becomes of the job: a process killed, a node drained, a node cut off. The
 operator stays on node-1; faults befall node-2."""
 from cluster import Case, eventually, get, kubectl, placed, run, small
+from table import Refusal
 
 
 def ready(node):
@@ -41,7 +42,7 @@ class Drained(Case):
         self.assert_same_figures(job)
 
 
-class CutOff(Case):
+class CutOff(Refusal):
     def tearDown(self):
         run('ip', 'link', 'set', 'node-2', 'up')
         eventually('node-2', lambda: ready('node-2'))
@@ -51,14 +52,12 @@ class CutOff(Case):
         eventually('the silence of node-2', lambda: not ready('node-2'))
 
     def test_the_job_waits_for_a_node_that_may_be_alive_and_goes_on_when_it_is_back(self):
-        job = self.submit(small('patient', chief={'template': placed('node-1')}, worker={'template': placed('node-2')}, workers=1))
+        job = self.submit(small('patient', chief=placed('node-1'), worker=placed('node-2'), workers=1))
         job.until_step(60)
         uid = job.pod('worker-0')['metadata']['uid']
         self.cut()
-        waiting = job.until('its wait', lambda: job.condition('Waiting'))
-        self.assertEqual(waiting['reason'], 'NodeNotReady')
-        self.assertIn('node-2', waiting['message'])
-        self.assertIn('out-of-service', job.status()['whatToDo'])
+        self.told('a node that does not answer', job, 'NodeNotReady', 'patient-worker-0', 'node-2',
+                  do='Bring the node back; if it is off for good, delete its Node or taint it')
         self.assertEqual(job.pod('worker-0')['metadata']['uid'], uid, 'no second process while the first may live')
         run('ip', 'link', 'set', 'node-2', 'up')
         job.until_succeeded()
@@ -66,7 +65,7 @@ class CutOff(Case):
 
     def test_a_process_on_it_is_replaced_after_the_time_that_the_user_says(self):
         # A worker, which writes nothing that another would write too.
-        job = self.submit(small('impatient', workers=1, chief={'template': placed('node-1')}, spec__runPolicy={'deadNodeSeconds': 5}, worker={'template': {
+        job = self.submit(small('impatient', workers=1, chief=placed('node-1'), spec__runPolicy={'deadNodeSeconds': 5}, worker={'template': {
             'spec': {'containers': [{'name': 'trainer'}], 'affinity': {'nodeAffinity': {
                 'preferredDuringSchedulingIgnoredDuringExecution': [{'weight': 100, 'preference': {'matchExpressions': [
                     {'key': 'kubernetes.io/hostname', 'operator': 'In', 'values': ['node-2']}]}}]}}}}}))

@@ -2,7 +2,8 @@
 """node_test.py ROOT BIN [TEST...]: on real nodes (scripts/kubernetes/node), with images that scripts/images makes of the programs
 in BIN, the operator is installed by its chart and jobs train: tests of this folder, in the order of its modules. Afterwards
 nothing is left of it all: no process, mount, cgroup, network namespace or file. With a TEST (as `training_test.Mlp`) only those,
-after the installation; `left` is what looks at what is left. MT_NODE_LOGS names a folder that keeps the logs."""
+after the installation; `left` is what looks at what is left. MT_NODE_LOGS names a folder that keeps the logs. page_test holds
+docs/reference/node.md against what the tests were told; with MT_WRITE_REFERENCE=1 it writes that page anew."""
 import os
 import pathlib
 import shutil
@@ -14,7 +15,8 @@ import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'tensorflow_test', 'uninstall_test']
+MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'tensorflow_test', 'page_test',
+           'uninstall_test']
 SKIPPED = 77
 # How all that is ours begins: others may have clusters on this machine too.
 NAME = f'meshtrain-node-{os.getpid()}'
@@ -46,7 +48,8 @@ def inside(names):
         names = ['install_test'] + [name for name in names if not name.startswith('install_test')]
         suite = unittest.TestSuite(loader.loadTestsFromName(name) for name in names)
     else:
-        suite = unittest.TestSuite(loader.loadTestsFromName(name) for name in MODULES if (HERE / f'{name}.py').exists())
+        os.environ['MT_NODE_WHOLE'] = '1'
+        suite = unittest.TestSuite(loader.loadTestsFromName(name) for name in MODULES)
     result = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(suite)
     logs = os.environ.get('MT_NODE_LOGS')
     if logs:
@@ -90,8 +93,9 @@ def archives(root, programs, folder):
     """The images that the tests need, made in the folder."""
     pause = folder / 'pause'
     pause.mkdir()
-    subprocess.run(['gcc', '-Os', '-static', '-s', '-o', pause / 'pause',
-                    root / 'scripts/kubernetes/tools/pause/pause.c'], check=True)
+    for program in ('pause', 'listen'):
+        subprocess.run(['gcc', '-Os', '-static', '-s', '-o', pause / program,
+                        root / f'scripts/kubernetes/tools/pause/{program}.c'], check=True)
     image = root / 'scripts/kubernetes/image'
     subprocess.run([image, 'localhost/pause:1', pause, folder / 'pause.tar', '/pause'], check=True)
     # One that this machine cannot execute (e_machine of another architecture), and one that root would run.
