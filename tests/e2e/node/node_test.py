@@ -15,7 +15,7 @@ import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'tensorflow_test', 'page_test',
+MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'network_test', 'tensorflow_test', 'page_test',
            'uninstall_test']
 SKIPPED = 77
 # How all that is ours begins: others may have clusters on this machine too.
