@@ -100,5 +100,59 @@ expect ".ci/run without tests keeps the status" 2 $?
 expect ".ci/run says that nothing ran, whatever an earlier run left" \
   "no test ran: scripts/test ended with status 2 before ctest" "$(tail -n 1 <<<"$got")"
 
+# scripts/test --e2e over tools that are not ours: who asks for nodes gets them, or an error that says what is missing.
+tree=$work/e2e
+mkdir -p "$tree/scripts/kubernetes" "$tree/build/dev" "$work/tools"
+cp "$root/scripts/test" "$root/scripts/common.sh" "$tree/scripts/"
+cp "$root/scripts/kubernetes/env.sh" "$tree/scripts/kubernetes/"
+for stand_in in scripts/install-packages scripts/install-go scripts/kubernetes/build scripts/kubernetes/build-node; do
+  printf '#!/bin/sh\n' >"$tree/$stand_in"
+done
+printf '#!/bin/sh\n[ "$*" != kueue ] || { echo "no such module" >&2; exit 1; }\n' >"$tree/scripts/kubernetes/build-peers"
+for tool in cmake python3; do printf '#!/bin/sh\n' >"$work/tools/$tool"; done
+printf '#!/bin/sh\necho "$AS"\n' >"$work/tools/id"
+cat >"$work/tools/ctest" <<'STAND_IN'
+#!/bin/sh
+case " $* " in *" -N "*) exit ;; esac
+echo "12.3 s to the first loss" >>"$MT_FIGURES"
+printf '100%% tests passed, 0 tests failed out of 2\n\nLabel Time Summary:\nnode = 1.00 sec*proc (2 tests)\n\n'
+STAND_IN
+chmod +x "$tree"/scripts/install-* "$tree"/scripts/kubernetes/build* "$work"/tools/*
+prefixes() { bash -c '. "$1/scripts/kubernetes/env.sh"; shift; for name; do echo "${!name}"; done' _ "$root" "$@"; }
+complete() { for prefix in $(prefixes "$@"); do mkdir -p "$prefix"; touch "$prefix/complete"; done; }
+end_to_end() {
+  AS=$1 MT_TF_PYTHON=python PATH="$work/tools:$PATH" "$tree/scripts/test" --e2e --no-pjrt "${@:2}" >"$work/out" 2>&1 <&-
+  local status=$?
+  out=$(cat "$work/out")
+  return "$status"
+}
+has() { case $out in *"$2"*) ;; *) expect "$1" "...$2..." "$out" ;; esac; }
+end_to_end 1000
+expect "--e2e of somebody else than root" 77 $?
+has "it says so" "--e2e: expected root, for namespaces and mounts, got: uid 1000"
+end_to_end 0 --no-kubernetes
+expect "--e2e without Kubernetes" 64 $?
+complete NODE_PREFIX CONTAINERD_PREFIX KUBECONFORM_PREFIX MONITORING_PREFIX PROMETHEUS_PREFIX
+end_to_end 0
+expect "--e2e without Kueue" 1 $?
+has "it names what is missing" "lacks; the messages above say why
+$(prefixes KUEUE_PREFIX)
+"
+has "it says why" "no such module"
+complete KUEUE_PREFIX
+end_to_end 0
+expect "--e2e with all that it needs" 0 $?
+has "totals" "100% tests passed, 0 tests failed out of 2"
+expect "what is kept" "100% tests passed, 0 tests failed out of 2
+Label Time Summary:
+node = 1.00 sec*proc (2 tests)
+
+12.3 s to the first loss
+in all 0 min, status 0" "$(sed 's/min .*,/min,/' "$tree/build/dev/e2e.txt")"
+rm "$(prefixes PROMETHEUS_PREFIX)/complete"
+end_to_end 0
+expect "--e2e without Prometheus" 1 $?
+has "it names Prometheus" "$(prefixes PROMETHEUS_PREFIX)"
+
 [ "$failures" = 0 ] || exit 1
 echo "scripts: all as expected"

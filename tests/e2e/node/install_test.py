@@ -5,6 +5,7 @@ import shutil
 import time
 
 from cluster import NAMESPACE, ROOT, SYSTEM, VERSION, Case, apply, claim, get, helm, kubectl, run
+from figures import note
 
 INSTALLED = {}  # what others measure from, and what uninstalling leaves
 
@@ -27,7 +28,7 @@ class Install(Case):
         # As the README says. The operator is kept off the node that faults befall.
         helm('install', 'meshtrain', ROOT / 'helm/meshtrain', '--create-namespace', '--wait', '--timeout', '120s',
              '--set', f'workerImage=meshtrain-worker:{VERSION}', '--set', r'nodeSelector.kubernetes\.io/hostname=node-1')
-        print(f'\noperator ready {time.monotonic() - INSTALLED["at"]:.1f} s after helm install began')
+        note(f'operator ready {time.monotonic() - INSTALLED["at"]:.1f} s after helm install began')
         deployment = get('-n', SYSTEM, 'deployment', 'meshtrain')
         self.assertEqual(deployment['status'].get('readyReplicas'), 1)
         self.assertEqual(deployment['spec']['template']['spec']['containers'][0]['image'], f'meshtrain-operator:{VERSION}')

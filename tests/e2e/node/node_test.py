@@ -14,6 +14,8 @@ import tempfile
 import time
 import unittest
 
+from figures import note
+
 HERE = pathlib.Path(__file__).resolve().parent
 MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'network_test', 'tensorflow_test', 'page_test',
            'uninstall_test']
@@ -109,20 +111,23 @@ def archives(root, programs, folder):
                     '/usr/bin/meshtrain-worker'], check=True)
     subprocess.run([image, 'localhost/roots:1', pause, folder / 'roots.tar', '/pause'], check=True)
     begun = time.monotonic()
-    subprocess.run([root / 'scripts/images', '--with', 'nothing', '--build', programs, '--output', folder], check=True)
-    print(f'images made in {time.monotonic() - begun:.0f} s', flush=True)
+    said = subprocess.run([root / 'scripts/images', '--with', 'nothing', '--build', programs, '--output', folder], check=True,
+                          stdout=subprocess.PIPE, text=True).stdout
+    # NAME:TAG  FILE  SIZE
+    sizes = ', '.join(' '.join(line.split('  ')[::2]) for line in said.splitlines())
+    note(f'images made in {time.monotonic() - begun:.0f} s: {sizes}')
     ours = sorted(folder.glob('meshtrain-*-*.tar'))
     version = ours[0].stem.rsplit('-', 1)[1]
     return version, [folder / 'pause.tar', *ours, folder / 'foreign.tar', folder / 'roots.tar']
 
 
 def tensorflow_image(root):
-    """An archive, or '' where there is no Python with TensorFlow or none can be made of it."""
+    """An archive, or '' where there is no Python with TensorFlow."""
     python = os.environ.get('MT_TF_PYTHON')
     if not python:
         return ''
-    made = subprocess.run([root / 'scripts/kubernetes/tensorflow-image', python], stdout=subprocess.PIPE, text=True, check=False)
-    return made.stdout.strip() if made.returncode == 0 else ''
+    made = subprocess.run([root / 'scripts/kubernetes/tensorflow-image', python], stdout=subprocess.PIPE, text=True, check=True)
+    return made.stdout.strip()
 
 
 class Left(unittest.TestCase):
@@ -189,7 +194,7 @@ def main():
         if not names or names == ['left']:
             suite = unittest.defaultTestLoader.loadTestsFromTestCase(Left)
             status = status or (0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1)
-    print(f'node_test: {time.monotonic() - begun:.0f} s in all')
+    note(f'node_test: {time.monotonic() - begun:.0f} s in all')
     sys.exit(status)
 
 

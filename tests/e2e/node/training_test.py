@@ -1,11 +1,12 @@
 """Jobs train on real nodes, and are seen."""
 import json
+import os
 import re
 import time
-import unittest
 
 import monitor
 from cluster import ROOT, Case, Job, eventually, example, kubectl, mlp, small
+from figures import note
 from install_test import INSTALLED
 
 
@@ -17,7 +18,9 @@ class Mlp(Case):
         seen = job.until('a loss', lambda: job.status().get('progress', {}).get('loss'))
         at = INSTALLED.pop('at', None)
         if at:
-            print(f'\n{time.monotonic() - at:.1f} s from the beginning of helm install to the first loss, {seen}')
+            note(f'{time.monotonic() - at:.1f} s from the beginning of helm install to the first loss, {seen}')
+            if 'MT_BEGAN' in os.environ:
+                note(f'{(time.time() - float(os.environ["MT_BEGAN"])) / 60:.1f} min from the beginning of scripts/test to it')
         job.until_succeeded()
         header, row = kubectl('-n', job.namespace, 'get', 'tj', job.name).splitlines()
         shown = {word: row[match.start():].split()[0] for match in re.finditer(r'\S+', header) for word in [match.group()]}
@@ -39,8 +42,8 @@ class Mlp(Case):
         self.assertEqual((job.output() / 'model.safetensors').stat().st_uid, 65532)
         self.assert_same_figures(job)
 
-    @unittest.skipUnless(monitor.program().exists(), 'Prometheus was not unpacked: scripts/install-prometheus')
     def test_prometheus_scrapes_it(self):
+        self.assertTrue(monitor.program().exists(), 'expected Prometheus (scripts/install-prometheus), got: none')
         with monitor.Prometheus() as prometheus:
             job = self.submit(small('scraped'))
             eventually('the loss that the operator tells', lambda: prometheus.ask(
