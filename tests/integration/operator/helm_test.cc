@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/text.h"
 #include "tests/integration/operator/operator_fixture.h"
@@ -75,14 +77,16 @@ class HelmTest : public OperatorTest {
     ASSERT_TRUE(Eventually([&] { return process_->Log().find("watching") != std::string::npos; },
                            std::chrono::seconds(40)));
   }
-  void StopPod() {
+  // A line of the log in which the server may say that it forbids something.
+  static constexpr const char* kMayNotSeeTheCrd = "the CRD was not looked at";
+  void StopPod(const std::string& forbidden = "is being terminated") {
     process_->Signal(SIGTERM);
     EXPECT_EQ(process_->Wait(std::chrono::seconds(15)), 0);
     // An operator of the whole cluster sees the namespaces of other tests go, too.
     std::istringstream log(process_->Log());
     for (std::string line; std::getline(log, line);) {
       if (line.find("is being terminated") != std::string::npos) continue;
-      EXPECT_THAT(line, Not(HasSubstr("forbidden")));
+      if (line.find(forbidden) == std::string::npos) EXPECT_THAT(line, Not(HasSubstr("forbidden")));
     }
     process_.reset();
   }
@@ -139,30 +143,12 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
   api().Kubectl({"delete", "namespace", elsewhere, "--wait=false"});
 }
 
-// Fifty jobs run, ten of them sealed; the operator that follows would seal none and has another
-// worker image. The versions are the server's own count of writes.
-TEST_F(HelmTest, AnUpgradeAndARollbackRestartNoPodAndChangeNoStatus) {
-  constexpr int kJobs = 50, kSealed = 10;
-  const CommandResult installed =
-      Helm({"install", kRelease, Chart(), "--take-ownership", "--set", "logFormat=text"});
-  ASSERT_EQ(installed.exit_code, 0) << installed.out;
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
-  RunPod();
-  const json pod = {{"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
-  for (int i = 0; i < kJobs; ++i) {
-    const bool sealed = i < kSealed;
-    json worker = {{"replicas", sealed ? 2 : 1}, {"restartPolicy", "ExitCode"}};
-    if (!sealed) worker["template"] = pod;
-    json job = {{"apiVersion", "meshtrain.dev/v1"},
-                {"kind", "TrainingJob"},
-                {"metadata", {{"name", "job-" + std::to_string(i)}, {"namespace", ns_}}},
-                {"spec", {{"replicaSpecs", {{"worker", worker}}}}}};
-    if (sealed) job["spec"]["program"] = json::parse(testing_support::kProgram);
-    const auto made = api().client().Create(control::TrainingJobs(), ns_, job.dump(), {});
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-  }
-  const auto all = [&](const kube::Resource& resource, const std::string& selector) {
+// Fifty jobs run, ten of them sealed. The versions are the server's own count of writes.
+class UpgradeTest : public HelmTest {
+ protected:
+  static constexpr int kJobs = 50, kSealed = 10;
+
+  std::map<std::string, json> All(const kube::Resource& resource, const std::string& selector) {
     std::map<std::string, json> found;
     const auto version = api().client().List(
         resource, {.ns = ns_, .label_selector = selector},
@@ -174,61 +160,141 @@ TEST_F(HelmTest, AnUpgradeAndARollbackRestartNoPodAndChangeNoStatus) {
         [&] { found.clear(); }, {});
     EXPECT_TRUE(version.ok()) << version.status().ToString();
     return found;
-  };
-  const auto pods = [&] { return all(kube::Pods(), "meshtrain.dev/job-name"); };
-  const auto jobs = [&] { return all(control::TrainingJobs(), ""); };
-  ASSERT_TRUE(Eventually([&] { return pods().size() == kJobs + kSealed; }));
-  for (const auto& [name, made] : pods()) SetRunning(name);
-  ASSERT_TRUE(Eventually([&] {
-    const auto now = jobs();
-    return std::count_if(now.begin(), now.end(), [](const auto& job) {
-             // Each is told a while after its last pod runs.
-             const std::string ready = job.second["status"].value("ready", "");
-             return job.second["status"].value("phase", "") == "Running" &&
-                    (ready == "1/1" || ready == "2/2");
-           }) == kJobs;
-  }));
-  // The last events are told, and then nothing is written any more.
-  const auto versions = [&] {
+  }
+  std::map<std::string, json> Jobs() { return All(control::TrainingJobs(), ""); }
+  std::map<std::string, json> AllPods() { return All(kube::Pods(), "meshtrain.dev/job-name"); }
+  std::map<std::string, std::string> Versions() {
     std::map<std::string, std::string> out;
-    for (const auto& objects : {jobs(), pods()}) {
+    for (const auto& objects : {Jobs(), AllPods()}) {
       for (const auto& [name, object] : objects) {
         out[object["metadata"]["uid"]] = object["metadata"]["resourceVersion"];
       }
     }
     return out;
-  };
-  std::map<std::string, std::string> before = versions();
-  ASSERT_TRUE(Eventually([&] {
-    SystemClock().SleepFor(std::chrono::seconds(1), {});
-    return std::exchange(before, versions()) == before;
-  }));
-  const auto was = jobs();
-  EXPECT_EQ(was.at("job-0")["status"]["security"], "mutualTLS");
-  StopPod();
+  }
+  bool CrdHas(const std::string& field) {
+    const std::string crd =
+        api().Kubectl({"get", "crd", "trainingjobs.meshtrain.dev", "-o", "json"}).out;
+    return crd.find("\"" + field + "\": {") != std::string::npos;
+  }
 
-  const auto expect_nothing_changed = [&](const char* after) {
+  void StartJobs() {
+    const json pod = {{"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
+    for (int i = 0; i < kJobs; ++i) {
+      const bool sealed = i < kSealed;
+      json worker = {{"replicas", sealed ? 2 : 1}, {"restartPolicy", "ExitCode"}};
+      if (!sealed) worker["template"] = pod;
+      json job = {{"apiVersion", "meshtrain.dev/v1"},
+                  {"kind", "TrainingJob"},
+                  {"metadata", {{"name", "job-" + std::to_string(i)}, {"namespace", ns_}}},
+                  {"spec", {{"replicaSpecs", {{"worker", worker}}}}}};
+      if (sealed) job["spec"]["program"] = json::parse(testing_support::kProgram);
+      const auto made = api().client().Create(control::TrainingJobs(), ns_, job.dump(), {});
+      ASSERT_TRUE(made.ok()) << made.status().ToString();
+    }
+    ASSERT_TRUE(Eventually([&] { return AllPods().size() == kJobs + kSealed; }));
+    for (const auto& [name, made] : AllPods()) SetRunning(name);
+    ASSERT_TRUE(Eventually([&] {
+      const auto now = Jobs();
+      return std::count_if(now.begin(), now.end(), [](const auto& job) {
+               // Each is told a while after its last pod runs.
+               const std::string ready = job.second["status"].value("ready", "");
+               return job.second["status"].value("phase", "") == "Running" &&
+                      (ready == "1/1" || ready == "2/2");
+             }) == kJobs;
+    }));
+    // The last events are told, and then nothing is written any more.
+    before_ = Versions();
+    ASSERT_TRUE(Eventually([&] {
+      SystemClock().SleepFor(std::chrono::seconds(1), {});
+      return std::exchange(before_, Versions()) == before_;
+    }));
+    was_ = Jobs();
+    EXPECT_EQ(was_.at("job-0")["status"]["security"], "mutualTLS");
+  }
+
+  void ExpectNothingChanged(const char* after) {
     // It has looked at every job, and a moment more.
     EXPECT_TRUE(Eventually([&] {
       return process_->Metric("meshtrain_operator_reconcile_total{result=\"success\"") >= kJobs;
     })) << after;
     SystemClock().SleepFor(std::chrono::seconds(1), {});
-    EXPECT_EQ(versions(), before) << after << ": objects that were written, made or deleted";
-    const auto now = jobs();
-    for (const auto& [name, job] : was) EXPECT_EQ(now.at(name)["status"], job["status"]) << after;
+    EXPECT_EQ(Versions(), before_) << after << ": objects that were written, made or deleted";
+    const auto now = Jobs();
+    for (const auto& [name, job] : was_) EXPECT_EQ(now.at(name)["status"], job["status"]) << after;
     EXPECT_THAT(process_->Log(), Not(HasSubstr("msg=done "))) << after;
-    StopPod();
-  };
+  }
+
+  std::map<std::string, std::string> before_;  // what the server had written last
+  std::map<std::string, json> was_;
+};
+
+// The operator that follows would seal none and has another worker image.
+TEST_F(UpgradeTest, OtherValuesAndTheFormerOnesRestartNoPodAndChangeNoStatus) {
+  const CommandResult installed =
+      Helm({"install", kRelease, Chart(), "--take-ownership", "--set", "logFormat=text"});
+  ASSERT_EQ(installed.exit_code, 0) << installed.out;
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  RunPod();
+  StartJobs();
+  StopPod();
   const CommandResult upgraded =
       Helm({"upgrade", kRelease, Chart(), "--reuse-values", "--set",
             "threads=8,security=none,workerImage=registry.example/worker:2"});
   ASSERT_EQ(upgraded.exit_code, 0) << upgraded.out;
   RunPod("--threads=8");
-  expect_nothing_changed("upgrade");
+  ExpectNothingChanged("upgrade");
+  StopPod();
   const CommandResult back = Helm({"rollback", kRelease, "1"});
   ASSERT_EQ(back.exit_code, 0) << back.out;
   RunPod();
-  expect_nothing_changed("rollback");
+  ExpectNothingChanged("rollback");
+  StopPod();
+}
+
+// The older chart's CRD is older than this operator, which stands in for the older one: that chart
+// gives it no right to see the CRD, so it starts, and the server cuts off what that CRD lacks.
+TEST_F(UpgradeTest, FromAnOlderChartAndBackRestartsNoPodAndChangesNoStatus) {
+  const std::string older = std::string(MT_TESTDATA) + "/charts/meshtrain-0.0.9.tgz";
+  const std::string values = "scope=namespace,logFormat=text";
+  const CommandResult installed =
+      Helm({"install", kRelease, older, "--take-ownership", "--set", values});
+  ASSERT_EQ(installed.exit_code, 0) << installed.out;
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  const auto expect_older = [&] {
+    EXPECT_FALSE(CrdHas("whatToDo"));
+    EXPECT_THAT(process_->Log(), HasSubstr("the CRD was not looked at"));
+  };
+  RunPod();
+  expect_older();
+  StartJobs();
+  StopPod(kMayNotSeeTheCrd);
+  const CommandResult upgraded =
+      Helm({"upgrade", kRelease, Chart(), "--reset-then-reuse-values", "--set", "threads=8"});
+  ASSERT_EQ(upgraded.exit_code, 0) << upgraded.out;
+  RunPod("--threads=8");
+  EXPECT_TRUE(CrdHas("whatToDo"));
+  EXPECT_THAT(process_->Log(), Not(HasSubstr("the CRD was not looked at")));
+  ExpectNothingChanged("upgrade");
+  StopPod();
+  const CommandResult back = Helm({"rollback", kRelease, "1"});
+  ASSERT_EQ(back.exit_code, 0) << back.out;
+  RunPod();
+  expect_older();
+  ExpectNothingChanged("rollback");
+  StopPod(kMayNotSeeTheCrd);
+  // It does not start where it sees that the CRD is older.
+  EXPECT_EQ(api()
+                .Kubectl({"create", "clusterrolebinding", ns_, "--clusterrole=cluster-admin",
+                          "--serviceaccount=" + ns_ + ":meshtrain"})
+                .exit_code,
+            0);
+  OperatorProcess refused(KubeconfigFor(api().config().server), {"--namespace", ns_});
+  EXPECT_GT(refused.Wait(std::chrono::seconds(20)), 0);
+  EXPECT_THAT(refused.Log(), HasSubstr("got: one without status.whatToDo"));
+  api().Kubectl({"delete", "clusterrolebinding", ns_});
 }
 
 TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
