@@ -8,7 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <regex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "operator/api/crd.h"
 #include "operator/control/controller.h"
@@ -31,7 +34,8 @@ namespace meshtrain {
 namespace {
 
 struct Flags {
-  std::string kubeconfig, context, ns, metrics_address = ":8080";
+  std::string kubeconfig, context, metrics_address = ":8080";
+  std::vector<std::string> namespaces;
   std::string log_level = "info", log_format = "text";
   std::string queue = "none";
   std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain, fs_group;
@@ -66,11 +70,22 @@ std::string HostOf(std::string_view url) {
   return std::string(url.substr(0, url.find('/')));
 }
 
+// An empty name would mean all namespaces.
+std::string CheckNamespace(const std::string& name) {
+  static const std::regex kName("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?");
+  return std::regex_match(name, kName) ? "" : "expected a namespace's name, got: '" + name + "'";
+}
+
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--kubeconfig", flags.kubeconfig,
                  "kubeconfig file(s); else $KUBECONFIG, the pod's account, ~/.kube/config");
   app.add_option("--context", flags.context, "context of the kubeconfig");
-  app.add_option("--namespace", flags.ns, "watch this namespace only; else all");
+  app.add_option("--namespace", flags.namespaces,
+                 "watch these namespaces only, with a comma between them or a flag for each; "
+                 "else all")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(CheckNamespace, "NAME"));
   app.add_option("--metrics-address", flags.metrics_address,
                  "HOST:PORT of /metrics, /healthz and /readyz; empty: none")
       ->capture_default_str();
@@ -238,24 +253,24 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   std::atomic<bool> leading = false;
   std::unique_ptr<control::StatusServer> server;
   if (!flags.metrics_address.empty()) {
-    MT_ASSIGN_OR_RETURN(server, control::StatusServer::Start(
-                                    flags.metrics_address,
-                                    {.metrics = [&] { return metrics.Text(); },
-                                     .healthy =
-                                         [&] {
-                                           MutexLock lock(running_mutex);
-                                           return running == nullptr ? OkStatus()
-                                                                     : running->Healthy();
-                                         },
-                                     // Standing by is ready: a rolling update must not wait
-                                     // for a lease that the old pod holds.
-                                     .ready = [&]() -> Status {
-                                       MutexLock lock(running_mutex);
-                                       if (leading && (running == nullptr || !running->synced())) {
-                                         return Unavailable("lists are not in yet");
-                                       }
-                                       return OkStatus();
-                                     }}));
+    MT_ASSIGN_OR_RETURN(
+        server, control::StatusServer::Start(flags.metrics_address,
+                                             {.metrics = [&] { return metrics.Text(); },
+                                              .healthy =
+                                                  [&] {
+                                                    MutexLock lock(running_mutex);
+                                                    return running == nullptr ? OkStatus()
+                                                                              : running->Healthy();
+                                                  },
+                                              // Standing by is ready: a rolling update must not
+                                              // wait for a lease that the old pod holds.
+                                              .ready = [&]() -> Status {
+                                                MutexLock lock(running_mutex);
+                                                if (!leading) return OkStatus();
+                                                if (running == nullptr)
+                                                  return Unavailable("begins");
+                                                return running->Ready();
+                                              }}));
     LogInfo("serving",
             {{"address", flags.metrics_address}, {"port", std::to_string(server->port())}});
   }
@@ -273,12 +288,12 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
 
   kube::EventRecorder events(*client, clock, "meshtrain-operator");
   control::ControllerOptions controller_options;
-  controller_options.ns = flags.ns;
+  controller_options.namespaces = {flags.namespaces.begin(), flags.namespaces.end()};
   controller_options.threads = flags.threads;
   // The caller of a fan-out works too; two connections are left for reads.
   controller_options.helpers = std::max(1, flags.connections - flags.threads - 2);
   controller_options.watch_nodes =
-      flags.watch_nodes == "true" || (flags.watch_nodes == "auto" && flags.ns.empty());
+      flags.watch_nodes == "true" || (flags.watch_nodes == "auto" && flags.namespaces.empty());
   controller_options.settings = MakeSettings(flags);
   // What looks at large jobs needed lies in holes between what is kept, which no free() gives back.
   controller_options.on_rest = [] { malloc_trim(0); };

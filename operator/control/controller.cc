@@ -1,11 +1,13 @@
 #include "operator/control/controller.h"
 
+#include <algorithm>
 #include <exception>
 #include <thread>
 
 #include "operator/reconcile/progress.h"
 #include "operator/reconcile/reconcile.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 
 namespace meshtrain::control {
 namespace {
@@ -40,7 +42,7 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
       puller_(store_, clock, NewHttpProgressNetwork(), reconcile::ParseProgress,
               [this](const std::string& key) { queue_.Add(key); }) {
   const auto watch = [&](kube::Resource resource, const std::string& ns,
-                         const std::string& selector, Sink sink, bool needed) {
+                         const std::string& selector, bool needed, Sink sink) {
     // What was listed anew may come before the news that a job never was: each is asked for first.
     sink.end_list = [this, end_list = sink.end_list](int64_t version, bool anew) {
       if (anew) {
@@ -50,9 +52,9 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
       }
       end_list(version, anew);
     };
-    sink.in_doubt = [this, kind = resource.plural] {
-      for (const auto& informer : informers_) {
-        if (informer->kind() != kind) informer->Doubt();
+    sink.in_doubt = [this, self = informers_.size()] {
+      for (size_t i = 0; i < informers_.size(); ++i) {
+        if (i != self) informers_[i]->Doubt();
       }
     };
     informers_.push_back(std::make_unique<Informer>(client_, clock_,
@@ -62,20 +64,23 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
                                                                     .needed = needed},
                                                     std::move(sink)));
   };
+  const bool queues = options_.settings.queue == reconcile::QueueManager::kKueue;
+  if (queues) {
+    watch(ResourceFlavors(), "", "", true, store_.FlavorSink());
+    watch(WorkloadPriorityClasses(), "", "", true, store_.WorkloadPrioritySink());
+    watch(PriorityClasses(), "", "", true, store_.PodPrioritySink());
+  }
   // Children before jobs: a job that is looked at must not seem to have none.
-  watch(kube::Pods(), options_.ns, ManagedSelector(), store_.PodSink(), true);
-  watch(kube::Services(), options_.ns, ManagedSelector(), store_.ServiceSink(), true);
-  if (const auto groups = PodGroups(options_.settings.gang)) {
-    watch(*groups, options_.ns, ManagedSelector(), store_.PodGroupSink(), true);
+  for (const std::string& ns : Watched()) {
+    watch(kube::Pods(), ns, ManagedSelector(), true, store_.PodSink(ns));
+    watch(kube::Services(), ns, ManagedSelector(), true, store_.ServiceSink(ns));
+    if (const auto groups = PodGroups(options_.settings.gang)) {
+      watch(*groups, ns, ManagedSelector(), true, store_.PodGroupSink(ns));
+    }
+    if (queues) watch(Workloads(), ns, ManagedSelector(), true, store_.WorkloadSink(ns));
+    watch(TrainingJobs(), ns, "", true, store_.JobSink(ns));
   }
-  if (options_.settings.queue == reconcile::QueueManager::kKueue) {
-    watch(ResourceFlavors(), "", "", store_.FlavorSink(), true);
-    watch(WorkloadPriorityClasses(), "", "", store_.WorkloadPrioritySink(), true);
-    watch(PriorityClasses(), "", "", store_.PodPrioritySink(), true);
-    watch(Workloads(), options_.ns, ManagedSelector(), store_.WorkloadSink(), true);
-  }
-  watch(TrainingJobs(), options_.ns, "", store_.JobSink(), true);
-  if (options_.watch_nodes) watch(kube::Nodes(), "", "", store_.NodeSink(), false);
+  if (options_.watch_nodes) watch(kube::Nodes(), "", "", false, store_.NodeSink());
   metrics_.SetGauges({.jobs_by_phase = [this] { return store_.Phases(); },
                       .rank_steps = [this] { return store_.Ranks(); },
                       .figures = [this] { return store_.Figures(); },
@@ -87,9 +92,25 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
 
 Controller::~Controller() { metrics_.SetGauges({}); }
 
-bool Controller::synced() const {
+std::vector<std::string> Controller::Watched() const {
+  if (options_.namespaces.empty()) return {""};
+  return {options_.namespaces.begin(), options_.namespaces.end()};
+}
+
+Status Controller::Ready() const {
+  std::vector<std::string> missing;
   for (const auto& informer : informers_) {
-    if (informer->needed() && !informer->synced()) return false;
+    if (!informer->needed() || informer->synced()) continue;
+    missing.push_back(informer->kind() + (informer->ns().empty() ? "" : " in " + informer->ns()));
+  }
+  if (missing.empty()) return OkStatus();
+  return Unavailable("lists are not in yet: " + Join(missing, ", "));
+}
+
+bool Controller::Synced(std::string_view ns) const {
+  for (const auto& informer : informers_) {
+    const bool concerns = informer->ns().empty() || informer->ns() == ns;
+    if (concerns && informer->needed() && !informer->synced()) return false;
   }
   return true;
 }
@@ -121,10 +142,13 @@ void Controller::Run(std::stop_token stop) {
     watchers.emplace_back(
         [informer = informer.get(), stop](std::stop_token) { informer->Run(stop); });
   }
-  while (!synced() && clock_.SleepFor(std::chrono::milliseconds(5), stop)) {
+  const std::vector<std::string> watched = Watched();
+  const auto in = [this](const std::string& ns) { return Synced(ns); };
+  while (!std::any_of(watched.begin(), watched.end(), in) &&
+         clock_.SleepFor(std::chrono::milliseconds(5), stop)) {
   }
   if (!stop.stop_requested()) {
-    LogInfo("watching", {{"namespace", options_.ns.empty() ? "all" : options_.ns},
+    LogInfo("watching", {{"namespace", options_.namespaces.empty() ? "all" : Join(watched, ",")},
                          {"jobs", std::to_string(store_.jobs())},
                          {"pods", std::to_string(store_.pods())}});
     for (int i = 0; i < options_.threads; ++i) workers.emplace_back([this, stop] { Work(stop); });
@@ -213,6 +237,10 @@ void Controller::Recall(const std::string& key, const JobView& view, reconcile::
 }
 
 Status Controller::LookAt(const std::string& key, std::stop_token stop) {
+  if (!Synced(std::string_view(key).substr(0, key.find('/')))) {
+    queue_.AddAfter(key, kSoonest);
+    return OkStatus();
+  }
   // A pod that ended, as a server knew it that was set back since, would end the job for good.
   if (!sure()) {
     queue_.AddAfter(key, kLookWhenSure);

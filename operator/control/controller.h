@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,9 @@
 namespace meshtrain::control {
 
 struct ControllerOptions {
-  std::string ns;    // "" = all namespaces
-  int threads = 4;   // looks at jobs at once
-  int helpers = 12;  // further calls at once, shared by all jobs
+  std::set<std::string> namespaces;  // whose jobs; empty: of all
+  int threads = 4;                   // looks at jobs at once
+  int helpers = 12;                  // further calls at once, shared by all jobs
   bool pull_progress = true;
   bool watch_nodes = true;
   reconcile::Settings settings;
@@ -64,8 +65,8 @@ class Controller {
   // after Run returned.
   void Run(std::stop_token stop);
 
-  // Whether all first lists are in. Any thread.
-  bool synced() const;
+  // Whether all first lists are in; else names those that are not. Any thread.
+  Status Ready() const;
   // Whether every kind that is needed is as the server has it now, or had it a moment ago: false
   // after a server was away or set back, until all were checked. Any thread.
   bool sure() const;
@@ -78,6 +79,11 @@ class Controller {
   const Store& store() const { return store_; }
 
  private:
+  // The namespaces of watches: "" is all of them.
+  std::vector<std::string> Watched() const;
+  // Whether the lists are in by which jobs of a namespace are decided. A namespace that cannot be
+  // read, as where somebody has deleted it, does not keep the others waiting.
+  bool Synced(std::string_view ns) const;
   void Work(std::stop_token stop);
   void Moved() { moved_at_ = clock_.Monotonic().count(); }
   void Rest(std::stop_token stop);

@@ -144,6 +144,7 @@ void Informer::BeSure(uint64_t doubts) {
 void Informer::Run(std::stop_token stop) {
   Backoff backoff(clock_);
   const std::string& kind = options_.resource.plural;
+  const std::string of = options_.ns.empty() ? "all" : options_.ns;
   while (!stop.stop_requested()) {
     uint64_t doubts = 0;
     std::stop_source pause = UntilDoubt(doubts);
@@ -174,7 +175,7 @@ void Informer::Run(std::stop_token stop) {
     // What a server must not do is an error; what networks do is not.
     const bool broken = status.code() == StatusCode::kDataLoss;
     Log(broken ? LogLevel::kError : LogLevel::kWarning, what,
-        {{"kind", kind}, {"error", status.ToString()}});
+        {{"kind", kind}, {"namespace", of}, {"error", status.ToString()}});
     const bool patient = absent && (synced_ || !options_.needed);
     clock_.SleepFor(patient ? options_.absent_retry : backoff.Next(), pause.get_token());
   }

@@ -52,6 +52,7 @@ class Informer {
   void Run(std::stop_token stop);
 
   const std::string& kind() const { return options_.resource.plural; }
+  const std::string& ns() const { return options_.ns; }
   bool needed() const { return options_.needed; }
   // Whether the first list is in. Any thread.
   bool synced() const { return synced_; }

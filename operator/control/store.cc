@@ -131,11 +131,11 @@ void Store::Locked(News news, const std::function<void()>& change) {
 
 template <typename T>
 Sink Store::MakeSink(
-    Cache<T>* cache,
+    Cache<T>* cache, const std::string& ns,
     std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
   Sink sink;
-  sink.begin_list = [this, cache] {
-    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->BeginList(); });
+  sink.begin_list = [this, cache, ns] {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->BeginList(ns); });
   };
   sink.listed = [this, cache, parse](std::string_view object) {
     auto parsed = parse(object);
@@ -146,13 +146,13 @@ Sink Store::MakeSink(
       cache->Listed(parsed->first, version, std::move(parsed->second));
     });
   };
-  sink.end_list = [this, cache](int64_t version, bool anew) {
-    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->EndList(version, anew); });
+  sink.end_list = [this, cache, ns](int64_t version, bool anew) {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->EndList(ns, version, anew); });
   };
-  sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version,
-                                      std::string_view object) {
+  sink.watched = [this, cache, ns, parse](kube::WatchEventType type, int64_t version,
+                                          std::string_view object) {
     if (type == kube::WatchEventType::kBookmark) {
-      Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->Bookmark(version); });
+      Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->Bookmark(ns, version); });
       return;
     }
     if (type != kube::WatchEventType::kDeleted) {
@@ -163,7 +163,7 @@ Sink Store::MakeSink(
       bool known = false;
       Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
         known = cache->VersionOf(key) >= version;
-        if (known) cache->Bookmark(version);
+        if (known) cache->Bookmark(ns, version);
       });
       if (known) return;
     }
@@ -213,9 +213,9 @@ std::optional<std::pair<std::string, std::shared_ptr<const Pod>>> ParsePodEntry(
 
 }  // namespace
 
-Sink Store::JobSink() { return MakeSink<Job>(&jobs_, ParseJob); }
-Sink Store::PodSink() {
-  Sink sink = MakeSink<PodPtr>(&pods_, ParsePodEntry);
+Sink Store::JobSink(const std::string& ns) { return MakeSink<Job>(&jobs_, ns, ParseJob); }
+Sink Store::PodSink(const std::string& ns) {
+  Sink sink = MakeSink<PodPtr>(&pods_, ns, ParsePodEntry);
   // Noted in on_change, where it is known whose the pod is; only of what a watch tells.
   auto watched = sink.watched;
   sink.watched = [this, watched](kube::WatchEventType type, int64_t version,
@@ -285,18 +285,22 @@ std::optional<std::pair<std::string, T>> Entry(std::string_view kind,
 
 }  // namespace
 
-Sink Store::WorkloadSink() { return MakeSink<Workload>(&workloads_, ParseWorkloadEntry); }
-Sink Store::FlavorSink() {
-  return MakeSink<reconcile::FlavorSeen>(
-      &flavors_, [](std::string_view text) { return Entry("resourceflavor", ParseFlavor(text)); });
+Sink Store::WorkloadSink(const std::string& ns) {
+  return MakeSink<Workload>(&workloads_, ns, ParseWorkloadEntry);
 }
-Sink Store::WorkloadPrioritySink() {
-  return MakeSink<reconcile::PriorityClassSeen>(&workload_priorities_, [](std::string_view text) {
-    return Entry("workloadpriorityclass", ParsePriorityClass(text));
+Sink Store::FlavorSink() {
+  return MakeSink<reconcile::FlavorSeen>(&flavors_, "", [](std::string_view text) {
+    return Entry("resourceflavor", ParseFlavor(text));
   });
 }
+Sink Store::WorkloadPrioritySink() {
+  return MakeSink<reconcile::PriorityClassSeen>(
+      &workload_priorities_, "", [](std::string_view text) {
+        return Entry("workloadpriorityclass", ParsePriorityClass(text));
+      });
+}
 Sink Store::PodPrioritySink() {
-  return MakeSink<reconcile::PriorityClassSeen>(&pod_priorities_, [](std::string_view text) {
+  return MakeSink<reconcile::PriorityClassSeen>(&pod_priorities_, "", [](std::string_view text) {
     return Entry("priorityclass", ParsePriorityClass(text));
   });
 }
@@ -327,12 +331,16 @@ reconcile::QueueSeen Store::QueueOf(const api::TrainingJob& job) const {
   return seen;
 }
 
-Sink Store::ServiceSink() { return MakeSink<Service>(&services_, ParseService); }
-Sink Store::PodGroupSink() { return MakeSink<PodGroup>(&groups_, ParsePodGroup); }
+Sink Store::ServiceSink(const std::string& ns) {
+  return MakeSink<Service>(&services_, ns, ParseService);
+}
+Sink Store::PodGroupSink(const std::string& ns) {
+  return MakeSink<PodGroup>(&groups_, ns, ParsePodGroup);
+}
 
 Sink Store::NodeSink() {
   Sink sink = MakeSink<Node>(
-      &nodes_, [](std::string_view text) -> std::optional<std::pair<std::string, Node>> {
+      &nodes_, "", [](std::string_view text) -> std::optional<std::pair<std::string, Node>> {
         const std::string name(kube::SliceString(text, {"metadata", "name"}));
         if (name.empty()) return std::nullopt;
         Node node;

@@ -65,13 +65,14 @@ class Store {
   using Wake = std::function<void(const std::string& key)>;
   explicit Store(Wake wake, Clock& clock = SystemClock());
 
-  // Fed by informers.
-  Sink JobSink();
-  Sink PodSink();
-  Sink ServiceSink();
-  Sink PodGroupSink();
+  // Fed by informers: of the objects of one namespace, or of all ("").
+  Sink JobSink(const std::string& ns = "");
+  Sink PodSink(const std::string& ns = "");
+  Sink ServiceSink(const std::string& ns = "");
+  Sink PodGroupSink(const std::string& ns = "");
+  Sink WorkloadSink(const std::string& ns = "");
+  // Of kinds without namespaces.
   Sink NodeSink();
-  Sink WorkloadSink();
   Sink FlavorSink();
   Sink WorkloadPrioritySink();
   Sink PodPrioritySink();
@@ -150,7 +151,7 @@ class Store {
   bool MarkPod(const std::string& key, const std::string& uid,
                const std::function<void(Pod& pod)>& mark) MT_REQUIRES(mutex_);
   template <typename T>
-  Sink MakeSink(Cache<T>* cache,
+  Sink MakeSink(Cache<T>* cache, const std::string& ns,
                 std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse);
 
   template <typename T>

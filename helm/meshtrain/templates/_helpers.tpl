@@ -2,10 +2,18 @@
 {{- if contains "meshtrain" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-meshtrain" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
-{{- /* What belongs to no namespace carries the name of the namespace that a release is for, after a point, which is in
+{{- /* What belongs to no namespace carries the name of the release's, where it is for some namespaces, after a point, which is in
 neither: with a hyphen `a` in `b-c` and `a-b` in `c` would be one. */}}
 {{- define "meshtrain.global" -}}
 {{ include "meshtrain.name" . }}{{ if eq .Values.scope "namespace" }}.{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{- /* Whose jobs the operator runs, as a JSON list; empty: those of all namespaces. */}}
+{{- define "meshtrain.namespaces" -}}
+{{- if and (eq .Values.scope "cluster") .Values.namespaces }}
+{{- fail (printf "namespaces: expected scope: namespace beside a list of them, got: scope: %s" .Values.scope) }}
+{{- end }}
+{{- ternary (list) (.Values.namespaces | default (list .Release.Namespace)) (eq .Values.scope "cluster") | toJson }}
 {{- end }}
 
 {{- define "meshtrain.policy" -}}
@@ -130,10 +138,10 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "meshtrain.policyNamespaces" -}}
-{{- if eq .Values.scope "namespace" -}}
+{{- with include "meshtrain.namespaces" . | fromJsonArray -}}
 matchResources:
   namespaceSelector:
-    matchLabels:
-      kubernetes.io/metadata.name: {{ .Release.Namespace }}
+    matchExpressions:
+    - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}
 {{- end -}}
 {{- end -}}

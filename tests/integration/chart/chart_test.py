@@ -170,6 +170,13 @@ class SchemasTest(unittest.TestCase):
                               'ConfigMap', 'NetworkPolicy', 'PodMonitor', 'ServiceMonitor', 'PrometheusRule',
                               'PodDisruptionBudget'}, kinds)
 
+    def test_a_list_of_namespaces(self):
+        every = {name: values[1] for name, values in OPTIONS.items()} | {'namespaces': '{ml,bio}'}
+        (self.folder / 'list.yaml').write_text(MORE)
+        done = self.conform(render(every, '-f', str(self.folder / 'list.yaml')))
+        said = json.loads(done.stdout)['summary']
+        self.assertEqual((done.returncode, said['invalid'], said['errors'], said['skipped']), (0, 0, 0, 0), done.stdout)
+
     def test_all_at_once_is_taken_by_the_server(self):
         run('kubectl', 'create', 'namespace', 'meshtrain-system')
         run('kubectl', 'create', 'namespace', 'monitoring')
@@ -224,6 +231,33 @@ class RenderTest(unittest.TestCase):
             text = run(f'{ENV["KUBE_BIN"]}/helm', 'template', '--kube-version', ENV['KUBE_VERSION'], *words).stdout
             if 'image.tag=1' in command:
                 self.assertEqual(set(re.findall(r'^ +image: (.*)', text, re.M)), {'"meshtrain-operator:1"'})
+
+    def test_namespaces(self):
+        """A list, of which one namespace is one of one: rights, watches, policy, scraping and alerts."""
+        more = 'metrics: {podMonitor: {enabled: true}}\nprometheusRule: {enabled: true}\ncrds: {enabled: false}\n'
+        for text, names in (('', ['home']), ('namespaces: []', ['home']), ('namespaces: [ml]', ['ml']),
+                            ('namespaces: [ml, home, "7"]', ['ml', 'home', '7'])):
+            shown = self.render(f'scope: namespace\n{text}\n{more}', namespace='home')
+            roles = re.findall(r'^kind: (\w+)\nmetadata:\n  name: (\S+)\n  namespace: "?([\w-]+)', shown, re.M)
+            self.assertEqual([where for kind, name, where in roles if (kind, name) == ('Role', 'meshtrain')], names)
+            self.assertEqual([where for kind, name, where in roles if (kind, name) == ('RoleBinding', 'meshtrain')], names)
+            self.assertIn(('Lease', 'meshtrain', 'home'), roles)
+            self.assertEqual(re.findall(r'- --namespace=(.*)', shown), names)
+            self.assertEqual(re.findall(r'^kind: ClusterRole\nmetadata:\n  name: (.*)', shown, re.M), ['meshtrain.home-crd'])
+            policy = 'operator: In, values: ' + json.dumps(names, separators=(',', ':'))
+            self.assertEqual(shown.count(policy), 2, 'both policies')
+            self.assertIn('namespaceSelector: {matchNames: ' + json.dumps(names, separators=(',', ':')) + '}', shown)
+            self.assertIn(f'namespace=~"{"|".join(names)}"', shown)
+            test = names[0] if 'home' not in names else 'home'
+            self.assertEqual(re.findall(r'kind: TrainingJob\n    metadata:\n.*\n      namespace: "(.*)"', shown), [test])
+            self.assertIn(('ConfigMap', 'meshtrain-test-data', test), roles)
+            self.assertIn(('Pod', 'meshtrain-test', 'home'), roles)
+        for text, message in (('namespaces: [ml]', 'namespaces: expected scope: namespace beside a list'),
+                              ('scope: namespace\nnamespaces: ml', "at '/namespaces': got string, want array"),
+                              ('scope: namespace\nnamespaces: [ml, ml]', "at '/namespaces'"),
+                              ('scope: namespace\nnamespaces: [""]', "at '/namespaces/0'")):
+            with self.assertRaisesRegex(AssertionError, message):
+                self.render(text)
 
     def test_a_tag_of_digits_alone(self):
         own = re.search('^appVersion: (.*)', (ROOT / 'helm/meshtrain/Chart.yaml').read_text(), re.M).group(1)

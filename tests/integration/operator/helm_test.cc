@@ -297,6 +297,91 @@ TEST_F(UpgradeTest, FromAnOlderChartAndBackRestartsNoPodAndChangesNoStatus) {
   api().Kubectl({"delete", "clusterrolebinding", ns_});
 }
 
+TEST_F(HelmTest, RunsTheJobsOfAListOfNamespaces) {
+  const std::string home = ns_;
+  const std::vector<std::string> listed = {home + "-ml", home + "-bio"};
+  const std::string other = home + "-other";
+  for (const std::string& ns : {listed[0], listed[1], other}) {
+    ASSERT_EQ(api().Kubectl({"create", "namespace", ns}).exit_code, 0);
+    ASSERT_TRUE(Eventually([&] {
+      return api().Kubectl({"-n", ns, "get", "serviceaccount", "default"}).exit_code == 0;
+    }));
+  }
+  const CommandResult installed =
+      Helm({"install", kRelease, Chart(), "--take-ownership", "--set",
+            "scope=namespace,logFormat=text,namespaces={" + Join(listed, ",") + "}"});
+  ASSERT_EQ(installed.exit_code, 0) << installed.out;
+  EXPECT_THAT(installed.out, HasSubstr("in these namespaces: " + Join(listed, ", ") + "."));
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  RunPod();
+  EXPECT_EQ(Trim(Kubectl({"get", "lease", "-o", "name"})), "lease.coordination.k8s.io/meshtrain");
+  for (const std::string& ns : {other, home, listed[0], listed[1]}) {
+    ns_ = ns;
+    ApplyJob("mnist", 0, 2);
+  }
+  for (const std::string& ns : listed) {
+    ns_ = ns;
+    EXPECT_TRUE(WaitForPods("mnist", 2)) << ns;
+    for (const char* pod : {"mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
+    EXPECT_TRUE(WaitForCondition("mnist", "Running")) << ns;
+    EXPECT_TRUE(Eventually([&] {
+      return TryKubectl({"get", "events"}).out.find("trainingjob/mnist") != std::string::npos;
+    })) << ns;
+  }
+  for (const std::string& ns : {other, home}) {
+    ns_ = ns;
+    EXPECT_TRUE(Pods("mnist").empty()) << ns;
+    EXPECT_FALSE(Get(control::TrainingJobs(), "mnist").contains("status")) << ns;
+  }
+  ns_ = home;
+  EXPECT_EQ(process_->Metric("meshtrain_jobs{namespace=\"" + listed[1] + "\",phase=\"Running\"}"),
+            1);
+  const auto account = "--as=system:serviceaccount:" + home + ":meshtrain";
+  const auto rights = [&](const std::string& ns) {
+    return api().Kubectl({"auth", "can-i", "--list", "--no-headers", account, "-n", ns}).out;
+  };
+  EXPECT_THAT(rights(listed[0]), HasSubstr("trainingjobs.meshtrain.dev "));
+  EXPECT_EQ(rights(listed[0]), rights(listed[1]));
+  for (const std::string& ns : {other, home}) {
+    EXPECT_THAT(rights(ns), Not(HasSubstr("trainingjobs.meshtrain.dev "))) << ns;
+    EXPECT_THAT(rights(ns), Not(HasSubstr("pods"))) << ns;
+  }
+  // Who may not create pods may not create jobs, where the operator runs them.
+  const auto user = [&](const std::string& ns) {
+    api().Kubectl({"-n", ns, "create", "role", "jobs", "--verb=create",
+                   "--resource=trainingjobs.meshtrain.dev"});
+    api().Kubectl({"-n", ns, "create", "rolebinding", "jobs", "--role=jobs", "--user=somebody"});
+    const json pod = {{"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
+    const json job = {{"apiVersion", "meshtrain.dev/v1"},
+                      {"kind", "TrainingJob"},
+                      {"metadata", {{"name", "theirs"}}},
+                      {"spec", {{"replicaSpecs", {{"worker", {{"template", pod}}}}}}}};
+    return api().Kubectl({"-n", ns, "create", "--as=somebody", "-f", "-"}, job.dump());
+  };
+  for (const std::string& ns : listed) {
+    CommandResult tried;
+    EXPECT_TRUE(Eventually([&] {
+      tried = user(ns);
+      return tried.out.find("needs the right to create pods") != std::string::npos;
+    })) << ns
+        << ": " << tried.out;
+  }
+  EXPECT_EQ(user(other).exit_code, 0);
+  StopPod();
+  // One of them fewer: its jobs are left alone from then on.
+  const CommandResult fewer = Helm({"upgrade", kRelease, Chart(), "--reuse-values", "--set",
+                                    "threads=8,namespaces={" + listed[1] + "}"});
+  ASSERT_EQ(fewer.exit_code, 0) << fewer.out;
+  EXPECT_THAT(fewer.out, HasSubstr("in the namespace " + listed[1] + "."));
+  EXPECT_THAT(rights(listed[0]), Not(HasSubstr("pods")));
+  RunPod("--threads=8");
+  StopPod();
+  for (const std::string& ns : {listed[0], listed[1], other}) {
+    api().Kubectl({"delete", "namespace", ns, "--wait=false"});
+  }
+}
+
 TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
   // A CRD that an uninstalled release of another namespace left behind is taken over.
   const CommandResult installed = Helm({"install", kRelease, Chart(), "--take-ownership", "--set",

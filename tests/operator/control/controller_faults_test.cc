@@ -223,7 +223,7 @@ TEST_F(ControllerTest, ComesToWhatAFreshProcessSeesAfterAnOlderEtcdWasRestored) 
   Stop();
   api_.ForgetCalls();
   Start();
-  ASSERT_TRUE(Eventually([&] { return controller_->synced(); }));
+  ASSERT_TRUE(Eventually([&] { return controller_->Ready().ok(); }));
   Settle();
   EXPECT_THAT(Writes(), IsEmpty());
 }

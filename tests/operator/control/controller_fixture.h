@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -20,14 +21,14 @@ namespace meshtrain::control {
 using nlohmann::json;
 using testing::FakeApi;
 
-inline std::string JobText(const std::string& name, int workers) {
+inline std::string JobText(const std::string& name, int workers, const std::string& ns = "ml") {
   const json container = {{"name", "trainer"}, {"image", "i"}};
   const json pod = {{"spec", {{"containers", json::array({container})}}}};
   return json{{"apiVersion", "meshtrain.dev/v1"},
               {"kind", "TrainingJob"},
               {"metadata",
                {{"name", name},
-                {"namespace", "ml"},
+                {"namespace", ns},
                 {"generation", 1},
                 {"creationTimestamp", "2026-01-02T03:04:05Z"}}},
               {"spec",
@@ -66,7 +67,8 @@ class ControllerTest : public ::testing::Test {
     ControllerOptions options;
     options.helpers = 4;
     options.pull_progress = false;
-    options.watch_nodes = true;
+    options.namespaces = namespaces_;
+    options.watch_nodes = namespaces_.empty();
     options.settings = settings_;
     options.on_rest = [this] { ++rests_; };
     controller_ = std::make_unique<Controller>(api_, *events_, clock_, metrics_, options);
@@ -127,6 +129,7 @@ class ControllerTest : public ::testing::Test {
 
   FakeApi api_;
   reconcile::Settings settings_;  // of the next Start
+  std::set<std::string> namespaces_;
   ShiftedClock clock_;
   std::atomic<int> rests_ = 0;
   Metrics metrics_{"fake"};

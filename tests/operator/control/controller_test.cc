@@ -99,9 +99,74 @@ TEST_F(ControllerTest, LeavesASettledJobAlone) {
   Stop();
   api_.ForgetCalls();
   Start();
-  ASSERT_TRUE(Eventually([&] { return controller_->synced(); }));
+  ASSERT_TRUE(Eventually([&] { return controller_->Ready().ok(); }));
   Settle();
   EXPECT_THAT(Writes(true), IsEmpty());
+}
+
+TEST_F(ControllerTest, OfAListOfNamespacesItReadsThemAlone) {
+  namespaces_ = {"ml", "bio"};
+  for (const char* ns : {"ml", "bio", "other"}) {
+    api_.Put(TrainingJobs(), JobText("before", 1, ns));
+  }
+  Start();
+  ASSERT_TRUE(Eventually([&] { return controller_->Ready().ok(); }));
+  for (const char* ns : {"ml", "bio", "other"}) {
+    api_.Put(TrainingJobs(), JobText("after", 2, ns));
+  }
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 6; }));
+  Settle();
+  for (const char* pod : {"before-worker-0", "after-worker-0", "after-worker-1"}) {
+    EXPECT_NE(api_.Peek(kube::Pods(), "ml", pod), "");
+    EXPECT_NE(api_.Peek(kube::Pods(), "bio", pod), "");
+    EXPECT_EQ(api_.Peek(kube::Pods(), "other", pod), "");
+  }
+  // What one namespace is listed anew by leaves the other's objects known: nothing is made twice.
+  const size_t pods = api_.All(kube::Pods()).size();
+  api_.ForgetCalls();
+  api_.CutWatches();
+  api_.Compact();
+  const auto lists = [this] {
+    const auto calls = api_.calls();
+    return std::count_if(calls.begin(), calls.end(),
+                         [](const FakeApi::Call& call) { return call.verb == "list"; });
+  };
+  ASSERT_TRUE(Eventually([&] { return lists() >= 6; })) << "pods, Services, jobs, of each";
+  Settle();
+  EXPECT_EQ(api_.All(kube::Pods()).size(), pods);
+  EXPECT_THAT(Writes(), IsEmpty());
+  for (const FakeApi::Call& call : api_.calls()) {
+    EXPECT_TRUE(call.ns == "ml" || call.ns == "bio")
+        << call.verb << " " << call.plural << " of '" << call.ns << "'";
+  }
+}
+
+// As when somebody deletes a namespace with its RoleBinding, and the operator is started anew.
+TEST_F(ControllerTest, ANamespaceThatCannotBeReadKeepsNoOtherWaiting) {
+  namespaces_ = {"ml", "bio"};
+  std::atomic<bool> refuses = true;
+  api_.SetFault([&](const FakeApi::Call& call, bool) {
+    // Its jobs are seen, and one of them has a pod that is not.
+    const bool refused = refuses && call.ns == "bio" && call.plural == "pods";
+    return refused ? PermissionDenied("pods is forbidden") : OkStatus();
+  });
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  api_.Put(TrainingJobs(), JobText("mnist", 1, "bio"));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
+  EXPECT_NE(api_.Peek(kube::Pods(), "ml", "mnist-worker-0"), "");
+  EXPECT_THAT(controller_->Ready().message(), HasSubstr("pods in bio"));
+  const auto written = [&] {
+    const auto writes = Writes(true);
+    return std::count_if(writes.begin(), writes.end(),
+                         [](const FakeApi::Call& call) { return call.ns == "bio"; });
+  };
+  ASSERT_TRUE(Eventually([&] { return controller_->store().jobs() == 2; }));
+  Settle();
+  EXPECT_EQ(written(), 0) << "of a job whose pods are not known nothing is decided";
+  refuses = false;
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  EXPECT_TRUE(Eventually([&] { return controller_->Ready().ok(); }));
 }
 
 TEST(RestWatchTest, RestsOnceAfterEachTimeOfWork) {
