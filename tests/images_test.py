@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """images_test.py ROOT BIN [ARCHITECTURE]: scripts/images makes both images without docker from the programs in BIN; their
-archives are whole, small and say what Kubernetes must know; as root, the worker trains in its image as uid 65532 with nothing
-else of this machine, on a file system that it cannot write, and its model is in the output folder. Programs of another
+archives are whole, small and say what Kubernetes must know; as root, the worker trains in its image as uid 65532, and as one
+that nobody knows, with nothing else of this machine, on a file system that it cannot write, and its model is in the output
+folder. Programs of another
 architecture (arm64) run by QEMU."""
 import gzip
 import hashlib
@@ -160,17 +161,26 @@ class ImagesTest(unittest.TestCase):
         for image, program in (('operator', 'meshtrain-operator'), ('operator', 'meshtrain'), ('worker', 'meshtrain-worker')):
             if sanitized(BIN / program):
                 self.skipTest('sanitizers look into /proc')
-            run = subprocess.run(['chroot', '--userspec=65532:65532', self.unpack(image), *PREFIX, f'/usr/bin/{program}',
-                                  '--version'], capture_output=True, text=True, check=False,
-                                 env={'PATH': os.environ['PATH']})
-            self.assertEqual(run.returncode, 0, run.stderr)
+            for user in ('65532:65532', '1000660000:0'):
+                run = subprocess.run(['chroot', f'--userspec={user}', self.unpack(image), *PREFIX, f'/usr/bin/{program}',
+                                      '--version'], capture_output=True, text=True, check=False,
+                                     env={'PATH': os.environ['PATH']})
+                self.assertEqual(run.returncode, 0, run.stderr)
 
     @unittest.skipIf(os.geteuid() != 0, 'needs root, for mounts and chroot')
     def test_the_worker_trains_as_nobody_on_a_file_system_it_cannot_write(self):
+        self.train(65532, 65532, 65532)
+
+    @unittest.skipIf(os.geteuid() != 0, 'needs root, for mounts and chroot')
+    def test_it_trains_as_a_user_that_no_file_knows(self):
+        """As OpenShift gives one: a number of the namespace, group 0, and the namespace's group of volumes."""
+        self.train(1000660000, 0, 1000660000)
+
+    def train(self, user, group, volumes):
         root = self.unpack('worker')
-        claim = self.folder / 'claim'
+        claim = self.folder / f'claim-{user}'
         claim.mkdir()
-        os.chown(claim, 0, 65532)
+        os.chown(claim, 0, volumes)
         os.chmod(claim, 0o2770)  # as fsGroup leaves a volume
         script = f'''
 set -e
@@ -184,7 +194,7 @@ mount --bind -o ro {ROOT}/tests/testdata/mlp {root}/work/data
 mount --bind {claim} {root}/work/output
 mount -t proc proc {root}/proc
 cd {root}/work
-exec chroot --userspec=65532:65532 --groups=65532 {root} {' '.join(PREFIX)} /bin/meshtrain-worker --metrics-address none
+exec chroot --userspec={user}:{group} --groups={volumes} {root} {' '.join(PREFIX)} /bin/meshtrain-worker --metrics-address none
 '''
         environment = {'MESHTRAIN_PROGRAM': json.dumps(MANIFEST), 'MESHTRAIN_JOB': 'ml/mnist',
                        'MESHTRAIN_OUTPUT': '/work/output/mnist', 'PATH': os.environ['PATH']}
@@ -198,7 +208,7 @@ exec chroot --userspec=65532:65532 --groups=65532 {root} {' '.join(PREFIX)} /bin
         for name in ('model.safetensors', 'report.html', 'metrics.jsonl', 'events/train'):
             path = claim / 'mnist' / name
             self.assertTrue(path.exists(), name)
-            self.assertEqual(path.stat().st_uid, 65532, name)
+            self.assertEqual((path.stat().st_uid, path.stat().st_gid), (user, volumes), name)
 
 
 if __name__ == '__main__':

@@ -350,6 +350,17 @@ class AlertsTest(unittest.TestCase):
         (self.folder / 'rules.yaml').write_text(groups.replace('> 0\n', '> 1e9\n'))
         self.assertNotEqual(self.promtool_test('alerts_test.yaml', check=False).returncode, 0)
 
+    def test_each_leads_to_what_the_docs_say_of_it(self):
+        headings = re.findall(r'^## (.*)$', (ROOT / 'docs/alerts.md').read_text(), re.M)
+        anchors = {re.sub('[^a-z0-9 -]', '', heading.lower()).replace(' ', '-') for heading in headings}
+        for values, page in (({}, 'docs/alerts.md'),
+                             ({'prometheusRule.runbookUrl': 'https://docs.example/alerts.html'}, 'https://docs.example/alerts.html')):
+            groups = self.rules(values, 'rules.yaml')
+            alerts, urls = re.findall(r'- alert: (\w+)', groups), re.findall(r'runbook_url: (.*)', groups)
+            self.assertEqual(urls, [f'{page}#{alert.lower()}' for alert in alerts])
+            self.assertLessEqual({url.partition('#')[2] for url in urls}, anchors)
+        self.assertEqual(anchors, {alert.lower() for alert in alerts}, 'what no alert leads to')
+
     def test_of_two_releases_each_tells_of_itself(self):
         for namespace in ('ml', 'bio'):
             groups = self.rules({'scope': 'namespace'}, f'{namespace}.yaml', namespace=namespace)
