@@ -1,7 +1,9 @@
 """Jobs train on real nodes, and are seen."""
+import http.client
 import json
 import os
 import re
+import subprocess
 import time
 
 import monitor
@@ -77,6 +79,33 @@ class Quickstart(Case):
             self.assertTrue(any((job.output() / folder).iterdir()), folder)
         self.assert_same_figures(job)
         self.assertGreater(job.figures()[120, 'val_accuracy'], 0.9)
+
+
+class Page(Case):
+    def test_a_port_forward_shows_it(self):
+        """Its own names are localhost's: a page of another site that was made to lead here gets nothing."""
+        job = self.submit(small('shown', epochs=1000))
+        job.until_step(60)
+        forward = subprocess.Popen(['kubectl', '-n', job.namespace, 'port-forward', 'shown-chief-0', ':meshtrain-http'],
+                                   stdout=subprocess.PIPE, text=True)
+        self.addCleanup(forward.stdout.close)
+        self.addCleanup(forward.wait)
+        self.addCleanup(forward.kill)
+        port = int(re.search(r'127\.0\.0\.1:(\d+) ->', forward.stdout.readline()).group(1))
+
+        def ask(path, host):
+            connection = http.client.HTTPConnection('127.0.0.1', port, timeout=30)
+            self.addCleanup(connection.close)
+            connection.request('GET', path, headers={'Host': host})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        for name in ('localhost', '127.0.0.1'):
+            status, page = ask('/', f'{name}:{port}')
+            self.assertEqual(status, 200)
+            self.assertIn('shown', page)
+        progress = json.loads(ask('/progress', f'localhost:{port}')[1])
+        self.assertGreaterEqual(progress['step'], 60)
+        self.assertEqual(ask('/', 'rebound.example')[0], 421)
 
 
 class Parameter(Case):
