@@ -36,6 +36,9 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       test_figures(m, "test"),
       collective_bytes(m.AddCounter("meshtrain_collective_bytes_total",
                                     "Bytes that this process sent for collectives.")),
+      collective_seconds(m.AddCounter("meshtrain_collective_seconds_total",
+                                      "Time that steps stood in collectives with other processes, "
+                                      "or waited for them.")),
       planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes",
                                "Peak memory per device that the plan needs.")),
       resident_bytes(m.AddGauge("meshtrain_resident_memory_bytes",

@@ -1,5 +1,5 @@
 // The metrics that every training process has, in one place, so that dashboards and alerts have one
-// list to go by: 49 series, and two for each figure beside loss and accuracy. With those of its
+// list to go by: 50 series, and two for each figure beside loss and accuracy. With those of its
 // role a replica has at most 60 beside them.
 #pragma once
 
@@ -45,6 +45,7 @@ struct TrainingMetrics {
   Gauge examples_per_second;     // meshtrain_examples_per_second
   FigureGauges train_figures, test_figures;
   Counter collective_bytes;      // meshtrain_collective_bytes_total
+  Counter collective_seconds;    // meshtrain_collective_seconds_total
   Gauge planned_bytes;           // meshtrain_planned_memory_bytes
   Gauge resident_bytes;          // meshtrain_resident_memory_bytes
   Counter checkpoint_saves;      // meshtrain_checkpoint_saves_total

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/nn/parameter.h"
@@ -127,6 +128,9 @@ class Engine {
   virtual std::vector<double> RankStepSeconds() const { return {}; }
   // That this process's devices sent in collectives so far.
   virtual int64_t CollectiveBytesSent() const { return 0; }
+  // How long the last step stood in, or waited for, collectives with other processes. Asked within
+  // Fit, by its callbacks.
+  virtual Duration CollectiveTime() const { return {}; }
 };
 
 // What the engine's steps ask of labels and ids is asked of the batches that `data` hands out.

@@ -237,6 +237,8 @@ class MeshEngine final : public Engine {
     return runner_ ? runner_->CollectiveBytesSent() : 0;
   }
 
+  Duration CollectiveTime() const override { return runner_ ? runner_->waited() : Duration{}; }
+
  private:
   struct Prediction {
     std::vector<program::Variable> shared;  // with training

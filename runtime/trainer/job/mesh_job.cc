@@ -105,7 +105,8 @@ class MeshJob final : public JobStages {
         .plan_text = plan.Report(),
         .parameters = declared_->recipe().model->parameters(),
         .rank_step_seconds = [this] { return engine_->RankStepSeconds(); },
-        .collective_bytes = [this] { return engine_->CollectiveBytesSent(); }};
+        .collective_bytes = [this] { return engine_->CollectiveBytesSent(); },
+        .collective_time = [this] { return engine_->CollectiveTime(); }};
     if (!IsIsolated(job_.config, job_.manifest) && strategy_->mesh().size() > 1) {
       what.view->note =
           "The devices of a process share their memory here: between them nothing is sent.";

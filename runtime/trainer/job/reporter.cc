@@ -331,6 +331,7 @@ void Reporter::Publish(const train::StepInfo& info) {
     training_->collective_bytes.Add(static_cast<double>(sent - collective_bytes_counted_));
     collective_bytes_counted_ = sent;
   }
+  if (job_.collective_time) training_->collective_seconds.Add(Seconds(job_.collective_time()));
 
   telemetry::Progress progress;
   progress.step = p.step;

@@ -40,8 +40,10 @@ class Reporter final : public train::Callback {
     // Each rank's own time in its last step, in seconds; none: not told. Called by several threads.
     std::function<std::vector<double>()> rank_step_seconds;
     std::function<int64_t()> collective_bytes;  // sent by this process so far; null: none is
-    std::function<int64_t()> failed_saves;      // of this process so far; null: not told
-    std::string resumed_from;                   // the checkpoint that `start` stands at; "": none
+    // What the last step stood in collectives with other processes; null: there are none.
+    std::function<Duration()> collective_time;
+    std::function<int64_t()> failed_saves;  // of this process so far; null: not told
+    std::string resumed_from;               // the checkpoint that `start` stands at; "": none
     cluster::TaskId task{cluster::Role::kWorker, 0};
     bool chief =
         true;  // writes the files and the progress line; the others only answer at their address

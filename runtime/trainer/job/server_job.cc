@@ -114,7 +114,8 @@ class ServerJob final : public JobStages, Saver {
             .plan_text = PlacementText(coordinator().planner(), servers_),
             .parameters = parameters_,
             .rank_step_seconds = {},
-            .collective_bytes = {}};
+            .collective_bytes = {},
+            .collective_time = {}};
   }
   std::string folder() const override { return folder_; }
   Saver& saver() override { return *this; }

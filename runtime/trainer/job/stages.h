@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/nn/parameter.h"
@@ -61,6 +62,7 @@ class JobStages {
     // As Reporter::Run has them.
     std::function<std::vector<double>()> rank_step_seconds;
     std::function<int64_t()> collective_bytes;
+    std::function<Duration()> collective_time;
   };
   virtual Description Describe() const = 0;
   // Whether this process writes the job's files.

@@ -142,6 +142,7 @@ class Training {
                       .facts = recipe::Summary(job_.manifest.program, what.parameters),
                       .rank_step_seconds = what.rank_step_seconds,
                       .collective_bytes = what.collective_bytes,
+                      .collective_time = what.collective_time,
                       .failed_saves = [this] { return stages_->saver().failures(); },
                       .resumed_from = resumed_from_,
                       .chief = stages_->chief()};
