@@ -64,13 +64,14 @@ class Api:
 
 class World:
     """What one client sees of one namespace: per job (a pod's owner) when each pod was first seen and first ran, and
-    per job when each condition was first true. Ends with the process. Without `phases` it asks for the metadata of pods
+    per job when each condition was first true, and when its status changed. Ends with the process. Without `phases` it asks for the metadata of pods
     alone, so that a pod's size costs it nothing."""
     METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
     def __init__(self, api, namespace, jobs_path, phases):
         self.api, self.changed = api, threading.Condition()
         self.created, self.running, self.pods, self.gone, self.conditions, self.jobs = {}, {}, {}, set(), {}, {}
+        self.writes = {}
         for path, accept, handle in (
                 (f"/api/v1/namespaces/{namespace}/pods", "application/json" if phases else self.METADATA, self.on_pod),
                 (jobs_path, "application/json", self.on_job)):
@@ -114,6 +115,8 @@ class World:
         if kind == "DELETED":
             self.jobs.pop(name, None)
             return
+        if job.get("status", {}) != self.jobs.get(name, {}).get("status", {}):
+            self.writes.setdefault(name, []).append(when)
         self.jobs[name] = job
         for condition in job.get("status", {}).get("conditions", []):
             if condition["status"] == "True":

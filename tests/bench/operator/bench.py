@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -215,8 +216,41 @@ class Run:
         for thread in threads:
             thread.join()
 
+    def reporting(self):
+        """Jobs that run and move on: what the operator takes to tell of them all."""
+        leaders = subprocess.Popen([sys.executable, os.path.join(os.path.dirname(__file__), "leaders.py")],
+                                   stdout=subprocess.PIPE, text=True)
+        try:
+            port = int(leaders.stdout.readline())
+            names = [f"tells-{i}" for i in range(self.options.many)]
+            with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(lambda name: self.api.call("POST", self.jobs_path, self.operator.reporting_job(name, port)), names))
+                self.all_created(names, 1)
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                running = {"status": {"phase": "Running", "startTime": now, "podIP": "127.0.0.1",
+                                      "podIPs": [{"ip": "127.0.0.1"}],
+                                      "conditions": [{"type": "Ready", "status": "True"}]}}
+                list(pool.map(lambda name: self.api.patch(f"{self.base}/pods/{name}-worker-0/status", running), names))
+            self.world.wait(lambda: all(self.world.jobs[name].get("status", {}).get("progress", {}).get("step", 0) > 0 for name in names),
+                            f"progress of {len(names)} jobs", 300)
+            time.sleep(10)
+            start, before = time.monotonic(), self.operator.usage()["cpu"]
+            time.sleep(60)
+            end, after = time.monotonic(), self.operator.usage()["cpu"]
+            counts = [sum(start <= at <= end for at in self.world.writes[name]) for name in names]
+            self.results["reporting"] = {
+                "cores": (after - before) / (end - start), "most_writes": max(counts), "least_writes": min(counts),
+                "writes_per_s": sum(counts) / (end - start), "rss_mib": self.operator.usage()["rss"]}
+        finally:
+            leaders.kill()
+            leaders.wait()
+
     def on_api_server_alone(self):
         self.operator.start()
+        if self.options.only_reporting:
+            self.reporting()
+            self.operator.stop()
+            return
         if self.options.only_big:
             self.big_beside_small()
             self.operator.stop()
@@ -229,6 +263,9 @@ class Run:
         self.many()
         self.resync()
         self.clear()
+        if self.operator.name == "meshtrain":  # the peer asks nobody how far a job is
+            self.reporting()
+            self.clear()
         self.big_beside_small()
         self.operator.stop()
         if not self.last:  # else the API server ends
@@ -325,6 +362,7 @@ def main():
     parser.add_argument("--big", type=int, default=2000)
     parser.add_argument("--single", type=int, default=20)
     parser.add_argument("--only-big", action="store_true", help="nothing but the job of --big pods")
+    parser.add_argument("--only-reporting", action="store_true", help="nothing but jobs that tell how far they are")
     options = parser.parse_args()
     api = Api()
     kwok = start_kwok(api, options.kwok, options.folder, 1000) if options.kwok else None
@@ -334,7 +372,7 @@ def main():
         operators.append(TrainingOperator(api, options.folder, options.peer))
     runs = [Run(api, operator, options, last=operator is operators[-1]) for operator in operators]
     try:
-        if not kwok and not options.only_big:
+        if not kwok and not options.only_big and not options.only_reporting:
             with operators[0].without_admission():
                 take_turns(runs, options.single)
         for one in runs:
@@ -349,7 +387,7 @@ def main():
         if kwok:
             kwok.kill()
             kwok.wait()
-        results["options"] = {name: getattr(options, name) for name in ("jobs", "many", "big", "single", "only_big")}
+        results["options"] = {name: getattr(options, name) for name in ("jobs", "many", "big", "single", "only_big", "only_reporting")}
         with open(options.results, "w") as f:
             json.dump(results, f, indent=1)
 

@@ -114,6 +114,13 @@ class Meshtrain(Operator):
                     "--leader-elect-name", "meshtrain"], {})
         wait_until(lambda: self.logged("watching"), "the operator to watch", 60)
 
+    def reporting_job(self, name, port):
+        """Of one worker, which is asked at this port how far it is."""
+        job = self.job(name, 1, chief=False)
+        container = POD["spec"]["containers"][0] | {"ports": [{"name": "meshtrain-http", "containerPort": port}]}
+        job["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": POD["spec"] | {"containers": [container]}}
+        return job
+
     def job(self, name, workers, chief=True):
         roles = {"worker": {"replicas": workers, "restartPolicy": "OnFailure", "template": POD}}
         if chief:

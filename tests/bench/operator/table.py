@@ -38,6 +38,11 @@ def main():
         (f"  beside one of {big} pods that come to run", ("small_beside_restless_s",), 3, ("most", 1)),
         ("  resident then, MiB", ("big", "rss_mib"), 1, ("most", 100)),
         ("  peak", ("big", "peak_mib"), 1, ("most", 100)),
+        (f"{many} jobs that tell how far they are: CPU, cores", ("reporting", "cores"), 3, ("most", 0.2)),
+        ("  writes of a status in 60 s, the most of a job", ("reporting", "most_writes"), 0, ("most", 13)),
+        ("  the fewest", ("reporting", "least_writes"), 0, None),
+        ("  of all, a second", ("reporting", "writes_per_s"), 1, None),
+        ("  resident then, MiB", ("reporting", "rss_mib"), 1, None),
         (f"1000 fake nodes: {many} jobs Running, s", ("nodes", "running_s"), 1, None),
         ("  statuses that are wrong", ("nodes", "wrong_statuses"), 0, ("most", 0)),
         ("  CPU of the operator, s", ("nodes", "cpu_s"), 2, None),
@@ -47,7 +52,7 @@ def main():
     missed = 0
     for name, path, digits, target in rows:
         mine, theirs = get(ours, *path), get(peer, *path)
-        if mine is None and options.get("only_big"):
+        if mine is None and (options.get("only_big") or options.get("only_reporting")):
             continue
         show = ["-" if v is None else f"{v:.{digits}f}" for v in (mine, theirs)]
         verdict = ""
