@@ -117,7 +117,9 @@ model:
     EXPECT_EQ(layout.Uses(*traced->mesh.FindAxis("model")), weight.name() != "logits.bias")
         << weight.name();
     const auto slot = traced->layouts.states.find("optimizer.m." + weight.name());
-    if (slot != traced->layouts.states.end()) EXPECT_EQ(slot->second, layout) << weight.name();
+    if (slot != traced->layouts.states.end()) {
+      EXPECT_EQ(slot->second, layout) << weight.name();
+    }
   }
   // What is wrong with one is told at the layer.
   const std::string wrong = "gamma_layout: [model], beta_layout: [model]}\n  - layer";

@@ -8,7 +8,7 @@
 namespace meshtrain::recipe {
 namespace {
 
-Result<manifest::Manifest> Read(const std::string& train, const std::string& checkpoint = "") {
+Result<manifest::Manifest> ReadJob(const std::string& train, const std::string& checkpoint = "") {
   return ParseManifest(
       "kind: TrainingJob\nspec:\n  replicaSpecs: {worker: {replicas: 1}}\n" +
           (checkpoint.empty() ? "" : "  checkpoint: " + checkpoint + "\n") +
@@ -21,14 +21,14 @@ Result<manifest::Manifest> Read(const std::string& train, const std::string& che
 }
 
 manifest::Manifest Job(const std::string& train, const std::string& checkpoint = "") {
-  auto manifest = Read(train, checkpoint);
+  auto manifest = ReadJob(train, checkpoint);
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
   return *std::move(manifest);
 }
 
 // Without a word the chief's folder is taken; an empty word would be one that was forgotten.
 TEST(LoopTest, AFolderOfCheckpointsHasAName) {
-  EXPECT_EQ(Read("{epochs: 1}", "{path: ''}").status().message(),
+  EXPECT_EQ(ReadJob("{epochs: 1}", "{path: ''}").status().message(),
             "job.yaml:4:22: spec.checkpoint.path: expected a path, got: \"\"");
   EXPECT_EQ(Job("{epochs: 1}", "{keep: 2}").checkpoint.path, "");
 }
@@ -48,7 +48,7 @@ TEST(LoopTest, TakesWhatTheManifestSays) {
 }
 
 TEST(LoopTest, AValidationThatNeverComesIsRefused) {
-  const auto message = [](const std::string& train) { return Read(train).status().message(); };
+  const auto message = [](const std::string& train) { return ReadJob(train).status().message(); };
   const std::string validation = "validation: {every_epochs: 4}";
   EXPECT_EQ(message("{epochs: 4, " + validation + "}"), "");
   EXPECT_EQ(message("{epochs: 4, early_stopping: {}, " + validation + "}"), "");
