@@ -108,7 +108,7 @@ cp "$root/scripts/kubernetes/env.sh" "$tree/scripts/kubernetes/"
 for stand_in in scripts/install-packages scripts/install-go scripts/kubernetes/build scripts/kubernetes/build-node; do
   printf '#!/bin/sh\n' >"$tree/$stand_in"
 done
-printf '#!/bin/sh\n[ "$*" != kueue ] || { echo "no such module" >&2; exit 1; }\n' >"$tree/scripts/kubernetes/build-peers"
+printf '#!/bin/sh\ncase " $* " in *" kueue "*) echo "no such module" >&2; exit 1 ;; esac\n' >"$tree/scripts/kubernetes/build-peers"
 for tool in cmake python3; do printf '#!/bin/sh\n' >"$work/tools/$tool"; done
 printf '#!/bin/sh\necho "$AS"\n' >"$work/tools/id"
 cat >"$work/tools/ctest" <<'STAND_IN'
@@ -132,7 +132,7 @@ expect "--e2e of somebody else than root" 77 $?
 has "it says so" "--e2e: expected root, for namespaces and mounts, got: uid 1000"
 end_to_end 0 --no-kubernetes
 expect "--e2e without Kubernetes" 64 $?
-complete NODE_PREFIX CONTAINERD_PREFIX KUBECONFORM_PREFIX MONITORING_PREFIX PROMETHEUS_PREFIX
+complete NODE_PREFIX NETWORK_POLICIES_PREFIX CONTAINERD_PREFIX KUBECONFORM_PREFIX MONITORING_PREFIX PROMETHEUS_PREFIX
 end_to_end 0
 expect "--e2e without Kueue" 1 $?
 has "it names what is missing" "lacks; the messages above say why
