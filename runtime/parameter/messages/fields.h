@@ -16,8 +16,11 @@
 //   vector<T>                         a repeated field
 //   another struct, or a variant      a message, by its own Fields
 // Fields stand in this namespace, where the walkers find them. Protobuf's types are only named
-// here.
+// here, but for the streams that they are written to.
 #pragma once
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <concepts>
 #include <map>
@@ -332,12 +335,19 @@ class Reader {
   Status status_;
 };
 
+// Equal messages are equal bytes: entries of a map stand in the order of their keys.
 template <typename Wire, typename M>
 std::string EncodeAs(const M& message) {
   Wire out;
   Writer<Wire> walk(out);
   Fields(walk, message);
-  return out.SerializeAsString();
+  std::string bytes;
+  google::protobuf::io::StringOutputStream whole(&bytes);
+  google::protobuf::io::CodedOutputStream stream(&whole);
+  stream.SetSerializationDeterministic(true);
+  out.SerializeToCodedStream(&stream);
+  stream.Trim();
+  return bytes;
 }
 template <typename Wire, typename M>
 Result<M> DecodeAs(std::string_view bytes) {
