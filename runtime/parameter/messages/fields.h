@@ -16,11 +16,8 @@
 //   vector<T>                         a repeated field
 //   another struct, or a variant      a message, by its own Fields
 // Fields stand in this namespace, where the walkers find them. Protobuf's types are only named
-// here, but for the streams that they are written to.
+// here.
 #pragma once
-
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <concepts>
 #include <map>
@@ -40,6 +37,10 @@
 
 namespace meshtrain::v1 {
 class TensorType;
+}
+
+namespace google::protobuf {
+class MessageLite;
 }
 
 namespace meshtrain::parameter::internal {
@@ -336,18 +337,13 @@ class Reader {
 };
 
 // Equal messages are equal bytes: entries of a map stand in the order of their keys.
+std::string BytesOf(const google::protobuf::MessageLite& message);
 template <typename Wire, typename M>
 std::string EncodeAs(const M& message) {
   Wire out;
   Writer<Wire> walk(out);
   Fields(walk, message);
-  std::string bytes;
-  google::protobuf::io::StringOutputStream whole(&bytes);
-  google::protobuf::io::CodedOutputStream stream(&whole);
-  stream.SetSerializationDeterministic(true);
-  out.SerializeToCodedStream(&stream);
-  stream.Trim();
-  return bytes;
+  return BytesOf(out);
 }
 template <typename Wire, typename M>
 Result<M> DecodeAs(std::string_view bytes) {

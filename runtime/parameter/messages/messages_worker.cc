@@ -1,10 +1,23 @@
 // Heads of what goes to workers.
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
 #include "proto/meshtrain/v1/worker.pb.h"
 #include "runtime/parameter/messages/fields.h"
 #include "runtime/rpc/peer_error.h"
 
 namespace meshtrain::parameter {
 namespace internal {
+
+std::string BytesOf(const google::protobuf::MessageLite& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream whole(&bytes);
+  google::protobuf::io::CodedOutputStream stream(&whole);
+  stream.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&stream);
+  stream.Trim();
+  return bytes;
+}
 
 // --- datasets
 
