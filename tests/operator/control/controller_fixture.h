@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -125,6 +127,13 @@ class ControllerTest : public ::testing::Test {
       if (!read && (with_events || call.plural != "events")) out.push_back(call);
     }
     return out;
+  }
+
+  // How many lists were asked for since ForgetCalls.
+  int64_t Lists() {
+    const std::vector<FakeApi::Call> calls = api_.calls();
+    return std::count_if(calls.begin(), calls.end(),
+                         [](const FakeApi::Call& call) { return call.verb == "list"; });
   }
 
   FakeApi api_;

@@ -87,12 +87,7 @@ TEST_F(ControllerTest, LeavesASettledJobAlone) {
   api_.ForgetCalls();
   api_.CutWatches();
   api_.Compact();
-  const auto lists = [this] {
-    const auto calls = api_.calls();
-    return std::count_if(calls.begin(), calls.end(),
-                         [](const FakeApi::Call& call) { return call.verb == "list"; });
-  };
-  ASSERT_TRUE(Eventually([&] { return lists() >= 4; })) << "pods, Services, jobs, nodes: anew";
+  ASSERT_TRUE(Eventually([&] { return Lists() >= 4; })) << "pods, Services, jobs, nodes: anew";
   Settle();
   EXPECT_THAT(Writes(true), IsEmpty());
   // Another process that starts on the settled world has nothing to do either.
@@ -126,12 +121,7 @@ TEST_F(ControllerTest, OfAListOfNamespacesItReadsThemAlone) {
   api_.ForgetCalls();
   api_.CutWatches();
   api_.Compact();
-  const auto lists = [this] {
-    const auto calls = api_.calls();
-    return std::count_if(calls.begin(), calls.end(),
-                         [](const FakeApi::Call& call) { return call.verb == "list"; });
-  };
-  ASSERT_TRUE(Eventually([&] { return lists() >= 6; })) << "pods, Services, jobs, of each";
+  ASSERT_TRUE(Eventually([&] { return Lists() >= 6; })) << "pods, Services, jobs, of each";
   Settle();
   EXPECT_EQ(api_.All(kube::Pods()).size(), pods);
   EXPECT_THAT(Writes(), IsEmpty());
