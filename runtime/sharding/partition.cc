@@ -354,10 +354,11 @@ class Partitioner {
     };
     const int32_t producer = global_.values[v].op;
     std::string layer = producer < 0 ? "" : global_.ops[producer].path;
-    if (weights(layer).empty() && wants != nullptr) layer = wants->path;
-    if (weights(layer).empty()) return relayout;
-    return "another layout of the weights of `" + layer + "`" + rule + " for " +
-           Join(weights(layer), ", ") + ", or " + relayout;
+    std::vector<std::string> names = weights(layer);
+    if (names.empty() && wants != nullptr) names = weights(layer = wants->path);
+    if (names.empty()) return relayout;
+    return "another layout of the weights of `" + layer + "`" + rule + " for " + Join(names, ", ") +
+           ", or " + relayout;
   }
 
   Result<ValueId> Bring(ValueId v, const Placement& placement, const Want& want) {
