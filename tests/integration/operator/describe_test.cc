@@ -295,8 +295,7 @@ TEST_F(DescribeTest, TheDocsShowWhatIsSaidOfEachFailure) {
   StopOperators();
   Kubectl({"apply", "-f",
            std::string(MT_SOURCE_DIR) + "/tests/testdata/crds/scheduling.x-k8s.io_podgroups.yaml"});
-  Kubectl({"wait", "--for=condition=Established", "crd/podgroups.scheduling.x-k8s.io",
-           "--timeout=30s"});
+  AwaitCrd("podgroups.scheduling.x-k8s.io");
   const CommandResult rights =
       api().Helm({"template", "meshtrain", std::string(MT_SOURCE_DIR) + "/helm/meshtrain",
                   "--namespace", "meshtrain-system", "--kube-version", "v1.34.0", "--set",

@@ -17,7 +17,7 @@ class GangTest : public OperatorTest {
   void Declare(const std::string& scheduler, const std::string& group) {
     Kubectl({"apply", "-f",
              std::string(MT_SOURCE_DIR) + "/tests/testdata/crds/" + group + "_podgroups.yaml"});
-    Kubectl({"wait", "--for=condition=Established", "crd/podgroups." + group, "--timeout=30s"});
+    AwaitCrd("podgroups." + group);
     const CommandResult rights =
         api().Helm({"template", "meshtrain", std::string(MT_SOURCE_DIR) + "/helm/meshtrain",
                     "--namespace", "meshtrain-system", "--kube-version", "v1.34.0", "--set",

@@ -199,8 +199,7 @@ TEST_F(HarmTest, APodGroupThatDoesNotGoIsAskedForOnce) {
   Kubectl(
       {"apply", "-f",
        std::string(MT_SOURCE_DIR) + "/tests/testdata/crds/scheduling.volcano.sh_podgroups.yaml"});
-  Kubectl({"wait", "--for=condition=Established", "crd/podgroups.scheduling.volcano.sh",
-           "--timeout=30s"});
+  AwaitCrd("podgroups.scheduling.volcano.sh");
   const CommandResult rights =
       api().Helm({"template", "meshtrain", std::string(MT_SOURCE_DIR) + "/helm/meshtrain",
                   "--namespace", "meshtrain-system", "--kube-version", "v1.34.0", "--set",

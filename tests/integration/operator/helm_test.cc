@@ -101,8 +101,7 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
   const CommandResult installed = Helm({"install", kRelease, Chart(), "--set", "logFormat=text"});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
   EXPECT_THAT(installed.out, HasSubstr("kubectl explain trainingjob.spec"));
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  AwaitCrd("trainingjobs.meshtrain.dev");
   EXPECT_THAT(Deployment()["spec"]["template"]["spec"]["containers"][0]["args"],
               Contains("--threads=4"));
   RunPod();
@@ -235,8 +234,7 @@ TEST_F(UpgradeTest, OtherValuesAndTheFormerOnesRestartNoPodAndChangeNoStatus) {
   const CommandResult installed =
       Helm({"install", kRelease, Chart(), "--take-ownership", "--set", "logFormat=text"});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  AwaitCrd("trainingjobs.meshtrain.dev");
   RunPod();
   StartJobs();
   StopPod();
@@ -262,8 +260,7 @@ TEST_F(UpgradeTest, FromAnOlderChartAndBackRestartsNoPodAndChangesNoStatus) {
   const CommandResult installed =
       Helm({"install", kRelease, older, "--take-ownership", "--set", values});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  AwaitCrd("trainingjobs.meshtrain.dev");
   const auto expect_older = [&] {
     EXPECT_FALSE(CrdHas("whatToDo"));
     EXPECT_THAT(process_->Log(), HasSubstr("the CRD was not looked at"));
@@ -313,8 +310,7 @@ TEST_F(HelmTest, RunsTheJobsOfAListOfNamespaces) {
             "scope=namespace,logFormat=text,namespaces={" + Join(listed, ",") + "}"});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
   EXPECT_THAT(installed.out, HasSubstr("in these namespaces: " + Join(listed, ", ") + "."));
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  AwaitCrd("trainingjobs.meshtrain.dev");
   RunPod();
   EXPECT_EQ(Trim(Kubectl({"get", "lease", "-o", "name"})), "lease.coordination.k8s.io/meshtrain");
   for (const std::string& ns : {other, home, listed[0], listed[1]}) {
@@ -388,8 +384,7 @@ TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
   const CommandResult installed = Helm({"install", kRelease, Chart(), "--take-ownership", "--set",
                                         "scope=namespace,logFormat=text"});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  AwaitCrd("trainingjobs.meshtrain.dev");
   EXPECT_EQ(api().Kubectl({"get", "clusterrole", kRelease}).exit_code, 1);
   RunPod();
   ApplyJob("mnist", 0, 2);
@@ -428,8 +423,7 @@ TEST_F(HelmTest, WhatIsOptionalIsTakenByTheServerAndTheTestsJobGetsItsPod) {
       Helm({"install", kRelease, Chart(), "--take-ownership", "--set", optional});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
   EXPECT_THAT(installed.out, HasSubstr("helm -n " + ns_ + " test " + kRelease));
-  Kubectl(
-      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  AwaitCrd("trainingjobs.meshtrain.dev");
   const std::string boards =
       Kubectl({"get", "configmaps", "-l", "grafana_dashboard=1", "-o", "name"});
   EXPECT_EQ(std::count(boards.begin(), boards.end(), '\n'), 4) << boards;

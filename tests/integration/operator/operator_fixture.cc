@@ -100,16 +100,22 @@ void OperatorTest::StartApiServer() {
   api_ = *std::move(started);
 }
 
+void OperatorTest::AwaitCrd(const std::string& name) {
+  CommandResult waited;
+  // kubectl's own wait is an error for a CRD so new that it has no conditions yet.
+  ASSERT_TRUE(Eventually([&] {
+    waited = api_->Kubectl({"wait", "--for=condition=Established", "crd/" + name, "--timeout=30s"});
+    return waited.exit_code == 0;
+  })) << waited.out;
+}
+
 void OperatorTest::SetUpTestSuite() {
   StartApiServer();
   if (!api_) return;
   const std::string base = std::string(MT_SOURCE_DIR) + "/deploy/base";
   const CommandResult applied = api_->Kubectl({"apply", "--server-side", "-k", base});
   ASSERT_EQ(applied.exit_code, 0) << applied.out;
-  ASSERT_EQ(api_->Kubectl({"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev",
-                           "--timeout=30s"})
-                .exit_code,
-            0);
+  ASSERT_NO_FATAL_FAILURE(AwaitCrd("trainingjobs.meshtrain.dev"));
   const CommandResult token =
       api_->Kubectl({"-n", "meshtrain-system", "create", "token", "meshtrain", "--duration=2h"});
   ASSERT_EQ(token.exit_code, 0) << token.out;

@@ -60,6 +60,9 @@ class OperatorTest : public ::testing::Test {
   std::string Kubectl(std::vector<std::string> args, const std::string& input = "");
   CommandResult TryKubectl(std::vector<std::string> args, const std::string& input = "");
 
+  // Until the server serves the CRD's kind; fails the test when it does not.
+  static void AwaitCrd(const std::string& name);
+
   template <typename Predicate>
   static bool Eventually(Predicate predicate,
                          std::chrono::seconds timeout = std::chrono::seconds(20)) {
