@@ -663,8 +663,25 @@ PodTemplate ReadPodTemplate(std::string_view text, const std::string& path,
   return out;
 }
 
-Result<TrainingJob> FromJson(std::string_view text) {
-  Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+namespace {
+
+// All of it but the spec, and but who wrote which field.
+Json ParseWithoutSpec(std::string_view text) {
+  bool in_metadata = false;
+  const auto kept = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event != Json::parse_event_t::key) return true;
+    if (depth == 1) in_metadata = parsed == "metadata";
+    if (depth == 1) return parsed != "spec";
+    return depth != 2 || !in_metadata || parsed != "managedFields";
+  };
+  return Json::parse(text, kept, /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+Result<TrainingJob> FromJson(std::string_view text, const TrainingJob* before) {
+  Json root = before == nullptr ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
+                                : ParseWithoutSpec(text);
   if (root.is_discarded() || !root.is_object()) {
     return InvalidArgument("TrainingJob: must be a JSON object, got: " +
                            std::string(text.substr(0, 80)));
@@ -684,15 +701,25 @@ Result<TrainingJob> FromJson(std::string_view text) {
   if (const auto meta = root.find("metadata"); meta != root.end() && meta->is_object()) {
     ReadMeta(*meta, &job.metadata, &job.problems);
   }
+  if (before != nullptr && (job.metadata.uid != before->metadata.uid ||
+                            job.metadata.generation != before->metadata.generation)) {
+    return FromJson(text);
+  }
   const std::vector<std::string> known = {"apiVersion", "kind", "metadata", "spec", "status"};
   for (const auto& [name, unused] : root.items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       job.problems.push_back({name, "is not a field" + DidYouMean(name, known)});
     }
   }
-  Json spec = root.contains("spec") ? std::move(root["spec"]) : Json::object();
-  ApplySchema({&spec}, SpecField(), "spec", &job.problems);
-  if (spec.is_object()) ReadSpec(spec, &job);
+  if (before != nullptr) {
+    job.spec = before->spec;
+    job.problems = before->problems;
+    job.odd_role_keys = before->odd_role_keys;
+  } else {
+    Json spec = root.contains("spec") ? std::move(root["spec"]) : Json::object();
+    ApplySchema({&spec}, SpecField(), "spec", &job.problems);
+    if (spec.is_object()) ReadSpec(spec, &job);
+  }
 
   // The status is ours alone: what cannot be read of it is dropped, never held against the job.
   Json status = root.contains("status") ? std::move(root["status"]) : Json::object();

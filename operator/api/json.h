@@ -15,7 +15,9 @@ namespace meshtrain::api {
 // fields into `problems` ("spec.runPolicy.backofLimit: is not a field, did you mean
 // `backoffLimit`?"). Times are RFC 3339. Errors: kInvalidArgument where the text is no JSON object,
 // or is another kind or version.
-Result<TrainingJob> FromJson(std::string_view text);
+// `before`: the same object at another version. Where its generation is the text's, which every
+// change of a spec raises, the spec is taken from it and not read.
+Result<TrainingJob> FromJson(std::string_view text, const TrainingJob* before = nullptr);
 
 // The whole object, compact, keys sorted; what is empty or at "unset" is left out.
 // FromJson(ToJson(x)) == x for jobs without problems.

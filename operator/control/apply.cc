@@ -356,7 +356,7 @@ struct Applier::Run {
     told = true;
     status_now = write.status;
     version_now = std::string(kube::SliceString(*patched, {"metadata", "resourceVersion"}));
-    applier.store_.WroteJob(*patched);
+    applier.store_.WroteJob(*patched, &job);
     return OkStatus();
   }
   // Of the job as the decision saw it, and as the outcome's own status has left it since. Whoever

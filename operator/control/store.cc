@@ -190,8 +190,8 @@ void LogUnreadable(std::string_view kind, const Status& status) {
 }
 
 std::optional<std::pair<std::string, std::shared_ptr<const api::TrainingJob>>> ParseJob(
-    std::string_view text) {
-  Result<api::TrainingJob> job = api::FromJson(text);
+    std::string_view text, const api::TrainingJob* before = nullptr) {
+  Result<api::TrainingJob> job = api::FromJson(text, before);
   if (!job.ok()) {
     LogUnreadable("trainingjob", job.status());
     return std::nullopt;
@@ -213,7 +213,9 @@ std::optional<std::pair<std::string, std::shared_ptr<const Pod>>> ParsePodEntry(
 
 }  // namespace
 
-Sink Store::JobSink(const std::string& ns) { return MakeSink<Job>(&jobs_, ns, ParseJob); }
+Sink Store::JobSink(const std::string& ns) {
+  return MakeSink<Job>(&jobs_, ns, [](std::string_view text) { return ParseJob(text); });
+}
 Sink Store::PodSink(const std::string& ns) {
   Sink sink = MakeSink<PodPtr>(&pods_, ns, ParsePodEntry);
   // Noted in on_change, where it is known whose the pod is; only of what a watch tells.
@@ -384,7 +386,9 @@ void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> pars
 }
 
 void Store::WrotePod(std::string_view text) { Wrote(&pods_, ParsePodEntry(text), text); }
-void Store::WroteJob(std::string_view text) { Wrote(&jobs_, ParseJob(text), text); }
+void Store::WroteJob(std::string_view text, const api::TrainingJob* before) {
+  Wrote(&jobs_, ParseJob(text, before), text);
+}
 void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService(text), text); }
 void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
 void Store::WroteWorkload(std::string_view text) {

@@ -79,7 +79,8 @@ class Store {
 
   // Fed by answers to our own writes.
   void WrotePod(std::string_view json);
-  void WroteJob(std::string_view json);
+  // `before`: what the write was decided on (api::FromJson).
+  void WroteJob(std::string_view json, const api::TrainingJob* before = nullptr);
   void WroteService(std::string_view json);
   void WrotePodGroup(std::string_view json);
   void WroteWorkload(std::string_view json);

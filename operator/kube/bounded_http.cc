@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <limits>
+#include <string_view>
 
 namespace meshtrain::kube {
 namespace {
@@ -18,14 +19,22 @@ class BoundedStream : public httplib::Stream {
   BoundedStream(httplib::Stream& inner, Allowance& allowance, Clock& clock)
       : inner_(inner), allowance_(allowance), clock_(clock) {}
 
-  bool is_readable() const override { return inner_.is_readable(); }
+  bool is_readable() const override { return !ahead_.empty() || inner_.is_readable(); }
   bool is_writable() const override { return inner_.is_writable(); }
   ssize_t read(char* to, size_t size) override {
     if (allowance_.left == 0) allowance_.spent = true;
-    if (allowance_.spent || clock_.Monotonic() >= allowance_.until) return -1;
-    const ssize_t n = inner_.read(to, std::min(size, allowance_.left));
-    if (n > 0) allowance_.left -= static_cast<size_t>(n);
-    return n;
+    if (allowance_.spent) return -1;
+    if (ahead_.empty()) {
+      if (clock_.Monotonic() >= allowance_.until) return -1;
+      // The library reads heads byte by byte.
+      const ssize_t n = inner_.read(buffer_, std::min(sizeof buffer_, allowance_.left));
+      if (n <= 0) return n;
+      ahead_ = {buffer_, static_cast<size_t>(n)};
+    }
+    const size_t n = ahead_.copy(to, std::min(size, allowance_.left));
+    ahead_.remove_prefix(n);
+    allowance_.left -= n;
+    return static_cast<ssize_t>(n);
   }
   ssize_t write(const char* from, size_t size) override {
     if (allowance_.may_send && allowance_.withheld.ok()) {
@@ -45,6 +54,8 @@ class BoundedStream : public httplib::Stream {
   httplib::Stream& inner_;
   Allowance& allowance_;
   Clock& clock_;
+  char buffer_[4096];
+  std::string_view ahead_;  // of it, what nobody has read yet
 };
 
 // TLS over a connected socket. The library has the like, but keeps it to itself.

@@ -291,6 +291,32 @@ TEST(JsonTest, StatusPatchHoldsOnlyWhatChanged) {
             R"({"status":{"checkpoint":null,"progress":{"percent":"80%","step":8}}})");
 }
 
+TEST(JsonTest, OfAnotherVersionOfWhatIsKnownOnlyTheRestIsRead) {
+  const auto text = [](const std::string& uid, int generation, const std::string& spec, int step) {
+    return R"({"metadata":{"managedFields":[{"spec":[1]}],"name":"j","uid":")" + uid +
+           R"(","generation":)" + std::to_string(generation) + R"(},"spec":)" + spec +
+           R"(,"status":{"progress":{"step":)" + std::to_string(step) +
+           R"(}},"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob"})";
+  };
+  const std::string one = R"({"replicaSpecs":{"Worker":{"replicas":2}},"managedFields":1})";
+  const std::string two = R"({"replicaSpecs":{"worker":{"replicas":3}}})";
+  const auto before = FromJson(text("u", 1, one, 7));
+  ASSERT_TRUE(before.ok());
+  ASSERT_EQ(before->problems.size(), 1u);
+  ASSERT_EQ(before->odd_role_keys.size(), 1u);
+  // The spec of its generation cannot be another, so that it shows that it is not read.
+  auto after = FromJson(text("u", 1, two, 8), &*before);
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->status.progress->step, 8);
+  after->status = before->status;
+  EXPECT_EQ(*after, *before);
+  for (const auto& [uid, generation] : {std::pair("u", 2), {"v", 1}}) {
+    const std::string other = text(uid, generation, two, 8);
+    EXPECT_EQ(*FromJson(other, &*before), *FromJson(other));
+  }
+  EXPECT_FALSE(FromJson("{", &*before).ok());
+}
+
 TEST(JsonTest, AForeignStatusIsNotHeldAgainstTheJob) {
   const auto job = FromJson(
       R"({"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob","spec":{"replicaSpecs":{"worker":{}}},)"
