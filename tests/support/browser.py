@@ -19,6 +19,9 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "PageUp": 33, "PageDown": 34,
         "Escape": 27, "Tab": 9, "Enter": 13}
 
+# Settled one frame after the page has been painted as it is now.
+PAINTED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 
 class Browser:
     """One browser with one tab. Every wait has an end (`timeout` seconds)."""
@@ -148,6 +151,7 @@ class Browser:
         if area is None:
             whole = self.send("Page.getLayoutMetrics")["cssContentSize"]
             area = [whole[key] for key in ("x", "y", "width", "height")]
+        self.run(PAINTED)
         clip = dict(zip(("x", "y", "width", "height"), area), scale=1)
         data = base64.b64decode(self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True,
                                           optimizeForSpeed=True, clip=clip)["data"])
