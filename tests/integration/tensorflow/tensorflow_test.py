@@ -85,16 +85,39 @@ class TensorFlowTest(unittest.TestCase):
 
     def test_multi_worker_mirrored(self):
         pods = self.pods("MultiWorkerMirrored", chief=1, worker=2)
-        self.start(pods, "mirrored")
+        self.start(pods, "MultiWorkerMirrored")
         results = [self.result(pod["name"]) for pod in pods]
         for result in results:
             self.assertEqual(result["replicas"], 3)
             self.assertEqual(result["weights"], results[0]["weights"])
             self.assertLess(result["loss"][-1], 0.1 * result["loss"][0])
 
+    # Strategies of one process: alone it has no TF_CONFIG; beside an evaluator it is a chief that TensorFlow reads.
+    def train_here(self, strategy, name, replicas):
+        self.assertEqual([pod["tf_config"] for pod in self.pods(strategy, worker=1)], [None])
+        pods = self.pods(strategy, chief=1, evaluator=1)
+        self.start(pods, strategy)
+        chief, evaluator = self.result("tf-chief-0"), self.result("tf-evaluator-0")
+        self.assertEqual((chief["strategy"], chief["replicas"]), (name, replicas))
+        self.assertEqual((chief["task"], chief["cluster"]), ("chief", ["chief"]))
+        self.assertLess(chief["loss"][-1], 0.1 * chief["loss"][0])
+        self.assertEqual((evaluator["task"], evaluator["cluster"]), ("evaluator", ["chief", "evaluator"]))
+
+    def test_default(self):
+        self.train_here("Default", "_DefaultDistributionStrategy", 1)
+
+    def test_one_device(self):
+        self.train_here("OneDevice", "OneDeviceStrategy", 1)
+
+    def test_mirrored(self):
+        self.train_here("Mirrored", "MirroredStrategy", 2)
+
+    def test_central_storage(self):
+        self.train_here("CentralStorage", "CentralStorageStrategy", 2)
+
     def test_parameter_server_with_an_evaluator(self):
         pods = self.pods("ParameterServer", chief=1, worker=2, ps=1, evaluator=1)
-        self.start(pods, "parameter-server")
+        self.start(pods, "ParameterServer")
         result = self.result("tf-chief-0")
         self.assertLess(result["last"], 0.1 * result["first"])
         evaluator = self.result("tf-evaluator-0")

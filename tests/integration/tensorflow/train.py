@@ -18,8 +18,7 @@ def report(**values):
     print(json.dumps(values), flush=True)
 
 
-def mirrored():
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+def fit(strategy, **more):
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
         model.compile(loss="mse", optimizer=tf.keras.optimizers.SGD(0.05))
@@ -27,8 +26,24 @@ def mirrored():
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(48).with_options(options)
     history = model.fit(data, epochs=4, verbose=0)
-    report(replicas=strategy.num_replicas_in_sync, loss=history.history["loss"],
-           weights=[float(v) for v in model.layers[0].kernel.numpy()[:, 0]])
+    report(strategy=type(strategy).__name__, replicas=strategy.num_replicas_in_sync, loss=history.history["loss"],
+           weights=[float(v) for v in model.layers[0].kernel.numpy()[:, 0]], **more)
+
+
+# Strategies of one process, over two CPUs where they take several.
+CPUS = ["/cpu:0", "/cpu:1"]
+LOCAL = {
+    "Default": tf.distribute.get_strategy,
+    "OneDevice": lambda: tf.distribute.OneDeviceStrategy(CPUS[0]),
+    "Mirrored": lambda: tf.distribute.MirroredStrategy(CPUS),
+    "CentralStorage": lambda: tf.distribute.experimental.CentralStorageStrategy(CPUS, CPUS[0]),
+}
+
+
+def train_here(kind, resolver):
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0],
+                                               [tf.config.LogicalDeviceConfiguration()] * len(CPUS))
+    fit(LOCAL[kind](), task=resolver.task_type, cluster=sorted(resolver.cluster_spec().as_dict()))
 
 
 def serve(resolver):
@@ -63,8 +78,10 @@ def main():
     if resolver.task_type == "evaluator":
         # Its own list, and nobody waits for it.
         report(cluster=sorted(resolver.cluster_spec().as_dict()), task=resolver.task_type)
-    elif sys.argv[1] == "mirrored":
-        mirrored()
+    elif sys.argv[1] in LOCAL:
+        train_here(sys.argv[1], resolver)
+    elif sys.argv[1] == "MultiWorkerMirrored":
+        fit(tf.distribute.MultiWorkerMirroredStrategy())
     elif resolver.task_type in ("worker", "ps"):
         serve(resolver)
     else:
