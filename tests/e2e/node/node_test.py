@@ -17,8 +17,8 @@ import unittest
 from figures import note
 
 HERE = pathlib.Path(__file__).resolve().parent
-MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'network_test', 'tensorflow_test', 'page_test',
-           'uninstall_test']
+MODULES = ['install_test', 'training_test', 'faults_test', 'refusals_test', 'network_test', 'queues_test',
+           'tensorflow_test', 'page_test', 'uninstall_test']
 SKIPPED = 77
 # How all that is ours begins: others may have clusters on this machine too.
 NAME = f'meshtrain-node-{os.getpid()}'

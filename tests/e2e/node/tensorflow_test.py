@@ -1,4 +1,4 @@
-"""TensorFlow's own program, in an image that knows nothing of us, under MultiWorkerMirroredStrategy; and one that fails."""
+"""TensorFlow's own program, in an image that knows nothing of us, under MultiWorkerMirroredStrategy; and some that fail."""
 import json
 import os
 import unittest
@@ -6,18 +6,19 @@ import unittest
 from cluster import ROOT, STRICT, kubectl
 from table import Refusal
 
+OURS = {**STRICT, 'runAsUser': 65532}
 LAST_LINES = 'Look at its last lines with `meshtrain logs`, mend the program or its data, and submit the job again.'
 
 
-def replica(*command, count=1):
+def replica(*command, count=1, container=None, **pod):
     """Of TensorFlow's image, whose template says all by itself."""
     return {'replicas': count, 'restartPolicy': 'ExitCode', 'template': {'spec': {
         'nodeSelector': {'kubernetes.io/hostname': 'node-1'},  # which alone has the image
         'securityContext': {'runAsNonRoot': True, 'runAsUser': 65532, 'seccompProfile': {'type': 'RuntimeDefault'}},
         'containers': [{'name': 'trainer', 'image': 'localhost/tensorflow:1', 'command': ['python3', *command],
                         'env': [{'name': 'HOME', 'value': '/tmp'}], 'securityContext': STRICT,
-                        'volumeMounts': [{'name': 'program', 'mountPath': '/program'}]}],
-        'volumes': [{'name': 'program', 'configMap': {'name': 'tensorflow-program'}}]}}}
+                        'volumeMounts': [{'name': 'program', 'mountPath': '/program'}], **(container or {})}],
+        'volumes': [{'name': 'program', 'configMap': {'name': 'tensorflow-program'}}], **pod}}}
 
 
 def tensorflow(name, **replicas):
@@ -33,7 +34,7 @@ class TensorFlow(Refusal):
         self.addCleanup(kubectl, '-n', 'ml', 'delete', 'configmap', 'tensorflow-program')
 
     def test_multi_worker_mirrored(self):
-        mirrored = ('/program/train.py', 'mirrored')
+        mirrored = ('/program/train.py', 'MultiWorkerMirrored')
         job = self.submit(tensorflow('mirrored', chief=replica(*mirrored), worker=replica(*mirrored, count=2)))
         job.until_succeeded()
         said = [json.loads(kubectl('-n', 'ml', 'logs', f'mirrored-{pod}').splitlines()[-1])
@@ -47,3 +48,23 @@ class TensorFlow(Refusal):
         job = self.submit(tensorflow('raises', worker=replica('-c', 'raise KeyError("no column: price")')))
         self.told('TensorFlow: a program that raises', job, 'PodFailed', 'raises-worker-0', 'exit code 1', 'no column: price',
                   condition='Failed', do=LAST_LINES)
+
+    def test_an_evaluator_that_finds_no_checkpoint(self):
+        evaluates = 'import tensorflow as tf; tf.train.load_checkpoint("/tmp/none")'
+        job = self.submit(tensorflow('unjudged', worker=replica('-c', 'import time; time.sleep(600)'), evaluator=replica('-c', evaluates)))
+        self.told('TensorFlow: an evaluator that finds no checkpoint', job, 'PodFailed', 'unjudged-evaluator-0', 'exit code 1', '/tmp/none',
+                  condition='Failed', do=LAST_LINES)
+
+    def test_memory(self):
+        job = self.submit(tensorflow('narrow', worker=replica('-c', 'import tensorflow', container={
+            'resources': {'limits': {'memory': '64Mi'}}})))
+        self.told('TensorFlow: more memory than the limit', job, 'BackoffLimitExceeded', 'narrow-worker-0', '137', 'OOMKilled',
+                  condition='Failed', do="Raise the container's memory limit, or make the batch smaller.")
+
+    def test_a_port_that_is_taken(self):
+        listens = {'name': 'listens', 'image': 'localhost/pause:1', 'command': ['/listen', '2222'], 'restartPolicy': 'Always',
+                   'securityContext': OURS}
+        mirrored = ('/program/train.py', 'MultiWorkerMirrored')
+        job = self.submit(tensorflow('held', chief=replica(*mirrored, initContainers=[listens]), worker=replica(*mirrored)))
+        self.told('TensorFlow: a port that another container of the pod has', job, 'PodFailed', 'held-chief-0', 'exit code 1',
+                  'Could not start gRPC server', condition='Failed', do=LAST_LINES)

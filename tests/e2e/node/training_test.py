@@ -50,9 +50,10 @@ class Mlp(Case):
             job = self.submit(small('scraped'))
             eventually('the loss that the operator tells', lambda: prometheus.ask(
                 'meshtrain_job_loss{namespace="ml", job="scraped"}'), prometheus.told)
+            # Over the hour, since the job may have ended before it is asked.
+            steps = 'max_over_time(meshtrain_step_seconds_count{training_job="scraped"}[1h])'
             rows = eventually('the steps that processes tell', lambda: prometheus.ask(
-                'sum by (namespace, training_job, replica_type) (meshtrain_step_seconds_count{training_job="scraped"}) > 0'),
-                prometheus.told)
+                f'sum by (namespace, training_job, replica_type) ({steps}) > 0'), prometheus.told)
             self.assertIn({'namespace': 'ml', 'training_job': 'scraped', 'replica_type': 'chief'},
                           [labels for labels, _ in rows])
             job.until_succeeded()

@@ -1,5 +1,4 @@
-// Kueue itself, as a process, in front of a real API server: its CRDs, its webhooks (which the
-// server reaches through a Service of the type ExternalName) and its certificates, which it makes.
+// Kueue itself, as a process, in front of a real API server (scripts/kubernetes/kueue).
 #pragma once
 
 #include <sys/types.h>
