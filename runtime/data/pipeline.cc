@@ -65,7 +65,7 @@ class Compiler {
     if (labels_ < 0) return;
     const mesh::DType stored = source_.element()[labels_].dtype;
     const mesh::DType type = source_.labels_as().value_or(stored);
-    if (type != stored) ops_[labels_].push_back({Cast{type}});
+    if (type != stored) ops_[labels_].emplace_back(Cast{type});
     if (MayCut(stored, type)) out_.labels_as = type;
   }
 
