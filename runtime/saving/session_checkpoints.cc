@@ -14,6 +14,7 @@
 #include "runtime/membership/team.h"
 #include "runtime/saving/copies.h"
 #include "runtime/saving/failure.h"
+#include "runtime/saving/final.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/shards.h"
@@ -35,7 +36,7 @@ class SessionCheckpoints::Impl {
   Status Save(const train::Position& position);
   Status Begin(const train::Position& position, SaveExtras extras);
   Status Wait();
-  bool Holds(int64_t step) const;
+  bool IsFinal(int64_t step) const;
   const std::string& folder() const { return o_.folder; }
   checkpoint::AsyncSaver& saver() { return *saver_; }
 
@@ -135,7 +136,7 @@ void SessionCheckpoints::Abandon() { impl_->saver().Abandon(); }
 void SessionCheckpoints::set_replaces(std::vector<std::string> folders) {
   impl_->saver().set_replaces(std::move(folders));
 }
-bool SessionCheckpoints::Holds(int64_t step) const { return impl_->Holds(step); }
+bool SessionCheckpoints::IsFinal(int64_t step) const { return impl_->IsFinal(step); }
 std::optional<checkpoint::SaveReport> SessionCheckpoints::last() const {
   return impl_->saver().last();
 }
@@ -313,8 +314,9 @@ Status SessionCheckpoints::Impl::Save(const train::Position& position) {
   return agreed.ok() ? saved : agreed;
 }
 
-bool SessionCheckpoints::Impl::Holds(int64_t step) const {
-  return checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step)).ok();
+bool SessionCheckpoints::Impl::IsFinal(int64_t step) const {
+  const auto found = checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step));
+  return found.ok() && saving::IsFinal((*found)->index());
 }
 
 }  // namespace meshtrain::saving

@@ -116,8 +116,9 @@ class SessionCheckpoints {
   void Abandon();
   // Other checkpoints' folders, which go when the next one is complete. Between saves.
   void set_replaces(std::vector<std::string> folders);
-  // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
-  bool Holds(int64_t step) const;
+  // Whether the complete checkpoint of this step lies in the folder and is marked as a job's last
+  // one (final.h), whoever did it.
+  bool IsFinal(int64_t step) const;
   // The newest complete one that this process saved; in processes other than the chief, the newest
   // whose part is written. Thread-safe.
   std::optional<checkpoint::SaveReport> last() const;

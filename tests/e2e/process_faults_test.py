@@ -132,7 +132,7 @@ class ProcessFaultsTest(unittest.TestCase):
         job.wait_for_step(300)
         job.wait_for_held_save()
         self.kill(job, index)
-        job.release_save()
+        job.release()
         self.assertLess(job.step(), job.steps)
         job.start(index)
         self.assert_undisturbed(job)
@@ -321,7 +321,7 @@ class ProcessFaultsTest(unittest.TestCase):
         job.wait_for_step(job.steps)
         job.wait_for_held_save()
         self.kill(job, index)
-        job.release_save()
+        job.release()
         job.start(index)
         self.assert_undisturbed(job)
         self.assert_noticed(job, (index + 1) % 3, killed(index))
@@ -332,12 +332,36 @@ class ProcessFaultsTest(unittest.TestCase):
     def test_chief_killed_in_shutdown(self):
         self.killed_in_shutdown(0)
 
+    def test_chief_killed_while_it_leaves_the_model(self):
+        """The others have nothing left to do, and are needed nevertheless."""
+        job = self.job()
+        job.hold_model()
+        job.start_all()
+        job.wait_for_held_model()
+        self.kill(job, 0)
+        job.release()
+        self.assertEqual([job.processes[i].poll() for i in (1, 2)], [None, None], job.logs())
+        job.start(0)
+        self.assert_undisturbed(job)
+        self.assert_noticed(job, 0, f"resuming from .* at step {job.steps}\n")
+
+    def test_worker_killed_while_the_chief_leaves_the_model(self):
+        """It is not needed any more: nobody waits for its return."""
+        job = self.job()
+        job.hold_model()
+        job.start_all()
+        job.wait_for_held_model()
+        self.kill(job, 1)
+        job.release()
+        self.assertEqual([job.wait(0), job.wait(2)], [0, 0], job.logs())
+        self.assertEqual(job.weights(), self.reference[0])
+
     def test_worker_killed_about_the_end(self):
         job = self.job()
         job.start_all()
         job.wait_for_step(job.steps)  # written by the chief in the last step; saving and the common end follow
         self.kill(job, 1)
-        # Where its part of the last checkpoint was written the others are done without it; else its return completes it.
+        # Where the chief was done with the last step the others are done without it; else all are needed once more.
         job.start(1)
         self.assertEqual([job.wait(0), job.wait(2)], [0, 0], job.logs())
         self.assertEqual(job.weights(), self.reference[0])

@@ -185,8 +185,21 @@ class Job:
         assert not (folder / "index.json").exists(), "the save was not held"
         assert all(x.poll() is None for x in self.processes.values()), self.logs()
 
-    def release_save(self):
-        """Who opens that part from now on does not wait."""
+    def hold_model(self):
+        """Holds the chief where it opens the model that it leaves at the end."""
+        self.hold_file.write_text("/0/model.safetensors")
+
+    def wait_for_held_model(self):
+        """Until all that comes before it is done."""
+        end = time.monotonic() + DEADLINE
+        while not (self.folder / "checkpoints" / f"ckpt-{self.steps:08}" / "index.json").exists():
+            assert time.monotonic() < end, f"training did not end; {self.logs()}"
+            time.sleep(0.005)
+        time.sleep(0.5)
+        assert not (self.folder / "0" / "model.safetensors").exists(), "the model was not held"
+
+    def release(self):
+        """Who opens what was held from now on does not wait."""
         with contextlib.suppress(FileNotFoundError):
             self.hold_file.unlink()
 

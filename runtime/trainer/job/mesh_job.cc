@@ -31,8 +31,11 @@
 namespace meshtrain::trainer {
 namespace {
 
-// From the last part of a checkpoint to its commit by the chief.
-constexpr Duration kCommitTakes = std::chrono::seconds(5);
+// From the last part of a checkpoint to what the chief does with it: the commit, the mark of a job
+// that is done, its last word.
+constexpr Duration kChiefTakes = std::chrono::seconds(5);
+// What one process does alone at the end while the others wait.
+constexpr Duration kOthersTake = std::chrono::minutes(10);
 
 class MeshJob final : public JobStages {
  public:
@@ -146,11 +149,25 @@ class MeshJob final : public JobStages {
     }
     if (!result.ok()) saver_->files().Abandon();
     const bool leaves = stop.stop_requested();
-    const Status saved =
-        result.ok() ? EndTogether(result->position.step, leaves) : saver_->files().Wait();
+    const Status saved = result.ok() ? EndTogether(*result, stop) : saver_->files().Wait();
     if (result.ok() && !leaves && Lost(saved)) return {.again = true};
-    Depart();
+    if (team_ && chief() && result.ok() && saved.ok() && Ends(*result, leaves)) {
+      leaving_.emplace(team_.get(), "what the job leaves");
+    } else {
+      Depart();
+    }
     return {.training = result.status(), .saved = saved};
+  }
+
+  void Close(const Status& end) override {
+    if (!leaving_) return;
+    leaving_.reset();
+    if (end.ok()) {
+      const Status told = team_->Agree("done", "", kChiefTakes, {}).status();
+      // Who did not hear it reads it in the checkpoint.
+      if (!told.ok()) LogInfo("not all heard that the job is done", {{"error", told.message()}});
+    }
+    Depart();
   }
 
  private:
@@ -253,20 +270,30 @@ class MeshJob final : public JobStages {
     return OkStatus();
   }
 
-  // Done only when the chief has committed what was saved last, of `step`: nobody leaves before.
-  // When somebody is lost before that, kUnavailable: what the lost one did not write is computed
-  // again. A process that `leaves` was asked to
-  // stop, and has written its part.
-  Status EndTogether(int64_t step, bool leaves) {
+  // Whether the job is at its end behind this run, the chief's last files aside.
+  static bool Ends(const train::FitResult& result, bool leaves) {
+    return result.end == train::FitEnd::kFinished ||
+           (result.end == train::FitEnd::kStopped && !leaves);
+  }
+
+  // The chief: all have written their part of what was saved last, and it is complete. Others are
+  // done only when the chief is, which leaves the model then: one that is started again meanwhile
+  // needs all of them. When somebody is lost before that, kUnavailable: what is not there is
+  // computed again. A process that was asked to stop has written its part, and leaves.
+  Status EndTogether(const train::FitResult& result, const std::stop_token& stop) {
     const Status saved = saver_->files().Wait();
     if (!team_ || membership::Team::IsLoss(saved)) return saved;
-    const auto said = team_->Agree("end", saving::TellFailure(saved), std::chrono::minutes(10), {});
-    if (said.ok()) return saved.ok() ? saving::ToldFailure(team_->name(0), (*said)[0]) : saved;
-    // What is complete stays so, whoever is lost afterwards; the chief may be about to make it
-    // complete.
-    if (!saved.ok() || leaves || chief()) return saved;
-    const Duration end = SystemClock().Monotonic() + kCommitTakes;
-    while (!saver_->files().Holds(step)) {
+    const bool leaves = stop.stop_requested();
+    auto said = team_->Agree("end", saving::TellFailure(saved), kOthersTake, {});
+    if (said.ok() && saved.ok()) {
+      const Status told = saving::ToldFailure(team_->name(0), (*said)[0]);
+      if (!told.ok() || leaves || chief() || !Ends(result, leaves)) return told;
+      said = team_->Agree("done", "", kOthersTake, stop);
+    }
+    // What is complete stays so, whoever is lost afterwards.
+    if (said.ok() || !saved.ok() || chief() || stop.stop_requested()) return saved;
+    const Duration end = SystemClock().Monotonic() + kChiefTakes;
+    while (!saver_->files().IsFinal(result.position.step)) {
       if (SystemClock().Monotonic() >= end) return said.status();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -278,6 +305,7 @@ class MeshJob final : public JobStages {
   std::shared_ptr<membership::Team> team_;  // null: one process
   bool sealed_ = false;                     // what goes between its processes
   bool joined_ = false;                     // an incarnation whose plans are not compared yet
+  std::optional<membership::Team::Busy> leaving_;  // the chief, from End to Close of a job's end
   std::optional<recipe::Declared> declared_;
   std::unique_ptr<strategy::MeshStrategy> strategy_;
   std::unique_ptr<Engine> engine_;

@@ -6,7 +6,7 @@
 //   Begin   all who take part are here, with the states of the newest checkpoint or the first ones
 //   Fit     trains and saves
 //   End     what was saved last is durable; or a process was lost, and the next round Begins
-//   Close   once, with what the job ends with
+//   Close   once, with what the job ends with; where several take part, the others wait for it
 //
 // Steps are the engine's (runtime/trainer/engine.h), checkpoints the saver's. One thread.
 #pragma once
