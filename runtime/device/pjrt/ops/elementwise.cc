@@ -92,8 +92,8 @@ void Gelu(Lowering& l, const Op& op) {
         m.Binary("multiply", m.Binary("multiply", half, x), m.Binary("add", one, p)));
 }
 
-// mesh::OddFloat: an f32 from which bf16 is what one rounding of `a` gives. XLA's way to bf16 leads
-// through an f32 to nearest.
+// mesh::OddFloat: an f32 from which bf16 or f16 is what one rounding of `a` gives. XLA's way to bf16
+// leads through an f32 to nearest, on some processors that to f16 too.
 Node OddFloat(Module& m, const Node& a) {
   // Behind a barrier, or XLA may leave out the way there and back.
   const Node narrow = m.Barrier(m.Convert(a, "f32"));
@@ -129,7 +129,7 @@ void Cast(Lowering& l, const Op& op) {
   if (element == "i1" && a.element != "i1") {
     return l.Set(op.results[0], m.Compare("NE", a, m.Like(a, 0)));
   }
-  if (element == "bf16" && a.element == "f64") {
+  if ((element == "bf16" || element == "f16") && a.element == "f64") {
     return l.Set(op.results[0], m.Convert(OddFloat(m, a), element));
   }
   if (element == "bf16" && (a.element == "i64" || a.element == "i32")) {
