@@ -92,8 +92,8 @@ void Gelu(Lowering& l, const Op& op) {
         m.Binary("multiply", m.Binary("multiply", half, x), m.Binary("add", one, p)));
 }
 
-// mesh::OddFloat: an f32 from which bf16 or f16 is what one rounding of `a` gives. XLA's way to bf16
-// leads through an f32 to nearest, on some processors that to f16 too.
+// mesh::OddFloat: an f32 from which bf16 or f16 is what one rounding of `a` gives. XLA's way to
+// bf16 leads through an f32 to nearest, on some processors that to f16 too.
 Node OddFloat(Module& m, const Node& a) {
   // Behind a barrier, or XLA may leave out the way there and back.
   const Node narrow = m.Barrier(m.Convert(a, "f32"));
