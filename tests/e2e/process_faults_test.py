@@ -332,14 +332,18 @@ class ProcessFaultsTest(unittest.TestCase):
     def test_chief_killed_in_shutdown(self):
         self.killed_in_shutdown(0)
 
-    def test_chief_killed_while_it_leaves_the_model(self):
-        """The others have nothing left to do, and are needed nevertheless."""
+    def killed_while_the_chief_leaves_the_model(self, index):
         job = self.job()
         job.hold_model()
         job.start_all()
         job.wait_for_held_model()
-        self.kill(job, 0)
+        self.kill(job, index)
         job.release()
+        return job
+
+    def test_chief_killed_while_it_leaves_the_model(self):
+        """The others have nothing left to do, and are needed nevertheless."""
+        job = self.killed_while_the_chief_leaves_the_model(0)
         self.assertEqual([job.processes[i].poll() for i in (1, 2)], [None, None], job.logs())
         job.start(0)
         self.assert_undisturbed(job)
@@ -347,12 +351,7 @@ class ProcessFaultsTest(unittest.TestCase):
 
     def test_worker_killed_while_the_chief_leaves_the_model(self):
         """It is not needed any more: nobody waits for its return."""
-        job = self.job()
-        job.hold_model()
-        job.start_all()
-        job.wait_for_held_model()
-        self.kill(job, 1)
-        job.release()
+        job = self.killed_while_the_chief_leaves_the_model(1)
         self.assertEqual([job.wait(0), job.wait(2)], [0, 0], job.logs())
         self.assertEqual(job.weights(), self.reference[0])
 

@@ -191,10 +191,7 @@ class Job:
 
     def wait_for_held_model(self):
         """Until all that comes before it is done."""
-        end = time.monotonic() + DEADLINE
-        while not (self.folder / "checkpoints" / f"ckpt-{self.steps:08}" / "index.json").exists():
-            assert time.monotonic() < end, f"training did not end; {self.logs()}"
-            time.sleep(0.005)
+        self.wait_for_checkpoint(self.steps)
         time.sleep(0.5)
         assert not (self.folder / "0" / "model.safetensors").exists(), "the model was not held"
 

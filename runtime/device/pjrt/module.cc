@@ -49,8 +49,6 @@ std::string Number(const std::string& element, double value) {
   return std::to_string(mesh::ToI64(value));
 }
 
-bool IsHalfElement(std::string_view element) { return element == "bf16" || element == "f16"; }
-
 std::string GroupsText(const Module::Groups& groups) {
   std::string text;
   for (const auto& group : groups) text += (text.empty() ? "" : ", ") + List(group);
@@ -63,6 +61,7 @@ std::string GroupsText(const Module::Groups& groups) {
 bool IsFloatElement(std::string_view element) {
   return element.starts_with("f") || element == "bf16";
 }
+bool IsHalfElement(std::string_view element) { return element == "bf16" || element == "f16"; }
 
 std::string ElementOf(mesh::DType dtype) {
   switch (dtype) {

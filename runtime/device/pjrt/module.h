@@ -22,6 +22,7 @@ using mesh::Dims;
 // "f32", "bf16", "i64", "ui8", "i1".
 std::string ElementOf(mesh::DType dtype);
 bool IsFloatElement(std::string_view element);
+bool IsHalfElement(std::string_view element);  // a float of 16 bits
 
 // A value of the text.
 struct Node {

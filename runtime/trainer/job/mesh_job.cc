@@ -31,11 +31,11 @@
 namespace meshtrain::trainer {
 namespace {
 
-// From the last part of a checkpoint to what the chief does with it: the commit, the mark of a job
-// that is done, its last word.
+// From the loss of a process to the mark of a job that is done, where the chief goes on by itself;
+// and its last word.
 constexpr Duration kChiefTakes = std::chrono::seconds(5);
-// What one process does alone at the end while the others wait.
-constexpr Duration kOthersTake = std::chrono::minutes(10);
+// What one process does at the end while the others wait: its last part, the chief's model.
+constexpr Duration kLongestWait = std::chrono::minutes(10);
 
 class MeshJob final : public JobStages {
  public:
@@ -284,11 +284,11 @@ class MeshJob final : public JobStages {
     const Status saved = saver_->files().Wait();
     if (!team_ || membership::Team::IsLoss(saved)) return saved;
     const bool leaves = stop.stop_requested();
-    auto said = team_->Agree("end", saving::TellFailure(saved), kOthersTake, {});
+    auto said = team_->Agree("end", saving::TellFailure(saved), kLongestWait, {});
     if (said.ok() && saved.ok()) {
       const Status told = saving::ToldFailure(team_->name(0), (*said)[0]);
       if (!told.ok() || leaves || chief() || !Ends(result, leaves)) return told;
-      said = team_->Agree("done", "", kOthersTake, stop);
+      said = team_->Agree("done", "", kLongestWait, stop);
     }
     // What is complete stays so, whoever is lost afterwards.
     if (said.ok() || !saved.ok() || chief() || stop.stop_requested()) return saved;

@@ -129,7 +129,7 @@ void Cast(Lowering& l, const Op& op) {
   if (element == "i1" && a.element != "i1") {
     return l.Set(op.results[0], m.Compare("NE", a, m.Like(a, 0)));
   }
-  if ((element == "bf16" || element == "f16") && a.element == "f64") {
+  if (IsHalfElement(element) && a.element == "f64") {
     return l.Set(op.results[0], m.Convert(OddFloat(m, a), element));
   }
   if (element == "bf16" && (a.element == "i64" || a.element == "i32")) {
