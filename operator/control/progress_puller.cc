@@ -8,6 +8,9 @@
 namespace meshtrain::control {
 namespace {
 
+// What reading one takes at most (runtime/telemetry/progress_fetch.cc), and some.
+constexpr Duration kAnswerTakes = std::chrono::seconds(3);
+
 class HttpProgressNetwork : public ProgressNetwork {
  public:
   void Ask(int64_t id, const ProgressTarget& target) override {
@@ -118,19 +121,22 @@ void ProgressPuller::Take(const Question& question, const Result<std::string>& t
     }
     std::optional<reconcile::ProgressSeen> parsed;
     if (text.ok()) parsed = parse_(*text, clock_.Now());
-    Duration next = period_;
+    const Duration now = clock_.Monotonic();
+    Duration due{};
     if (parsed) {
       followed.failures = 0;
+      due = last_turn_ = std::max(now + period_, last_turn_ + kTurn);
       const bool moved = !followed.last || parsed->progress.step != followed.last->progress.step;
       parsed->standing_since = moved ? clock_.Now() : followed.last->standing_since;
       changed = *text != followed.text;
+      parsed->next_answer = clock_.Now() + (due - now) + kAnswerTakes;
       followed.text = *text;
       followed.last = std::move(parsed);
     } else {
       ++followed.failures;
-      next = std::min(period_ * 12, period_ * (1 << std::min(followed.failures, 4)));
+      due = now + std::min(period_ * 12, period_ * (1 << std::min(followed.failures, 4)));
     }
-    Enqueue(question.key, followed, clock_.Monotonic() + next);
+    Enqueue(question.key, followed, due);
   }
   if (changed) wake_(question.key);
 }

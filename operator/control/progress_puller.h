@@ -1,6 +1,8 @@
 // Asks the leader of each running job how far it is (runtime/telemetry/progress_fetch.h), at most
-// once per 5 s and job. A pod that does not answer is asked less and less often (up to once a
-// minute). The answers are kept for the controller; what changes wakes the job.
+// once per 5 s and job. What each tells becomes a write to the API server, so those that answer
+// take turns, kTurn apart: a thousand jobs are asked every 15 s, evenly. A pod that does not answer
+// is asked less and less often (up to once a minute). The answers are kept for the controller; what
+// changes wakes the job.
 //
 // At most kMostAsked jobs are asked at once, and of those that did not answer the last time at most
 // kMostSilent, so that a thousand jobs behind a network that drops everything do not keep one that
@@ -48,6 +50,7 @@ class ProgressPuller {
  public:
   static constexpr int kMostAsked = 256;
   static constexpr int kMostSilent = 192;
+  static constexpr Duration kTurn = std::chrono::milliseconds(15);
 
   ProgressPuller(const Store& store, Clock& clock, std::unique_ptr<ProgressNetwork> network,
                  ParseProgress parse, std::function<void(const std::string& key)> wake,
@@ -99,6 +102,7 @@ class ProgressPuller {
   mutable Mutex mutex_;
   std::map<std::string, Followed> followed_ MT_GUARDED_BY(mutex_);
   Queue answering_ MT_GUARDED_BY(mutex_), silent_ MT_GUARDED_BY(mutex_);
+  Duration last_turn_ MT_GUARDED_BY(mutex_){};
 };
 
 }  // namespace meshtrain::control

@@ -116,6 +116,9 @@ struct ProgressSeen {
   std::optional<RankTimes> ranks;  // nothing: fewer than two tell
   // When this operator process first saw this step, by its own clock; nothing: it cannot say.
   std::optional<TimePoint> standing_since;
+  // When the leader, asked anew, is to have answered, by this operator process's own clock;
+  // nothing: it may not be asked again.
+  std::optional<TimePoint> next_answer;
   friend bool operator==(const ProgressSeen&, const ProgressSeen&) = default;
 };
 

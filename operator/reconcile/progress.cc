@@ -201,7 +201,11 @@ void WatchForStall(const View& view, Draft* draft) {
   const auto newest = Newest(view);
   if (newest && newest->standing_since) since = std::max(since, *newest->standing_since);
   if (view.seen.watched_since) since = std::max(since, *view.seen.watched_since);
-  const TimePoint due = since + BoundedSeconds(limit);
+  TimePoint due = since + BoundedSeconds(limit);
+  // Of many jobs each is asked seldom, and moves on between two answers.
+  if (newest && newest->next_answer && newest->progress.observed_at < due) {
+    due = std::max(due, *newest->next_answer);
+  }
   if (view.now < due) {
     draft->WakeAt(due);
     return calm("the step moves again");

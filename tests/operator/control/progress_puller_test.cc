@@ -127,6 +127,8 @@ TEST_F(ProgressPullerTest, AsksTheLeaderOncePerPeriodAndWakesTheJobWhenItMoved) 
   // First seen with the third answer, and not since the fourth.
   EXPECT_EQ(puller_->Last("ml/mnist")->standing_since,
             clock_.Now() - clock_.Monotonic() + at[2] + milliseconds(10));
+  EXPECT_EQ(puller_->Last("ml/mnist")->next_answer,
+            clock_.Now() - clock_.Monotonic() + at[3] + milliseconds(10) + seconds(5 + 3));
 }
 
 TEST_F(ProgressPullerTest, AnAnswerPastTheLimitsIsAnErrorInTheLogAndWaitedOff) {
@@ -179,6 +181,32 @@ TEST_F(ProgressPullerTest, AThousandUnreachableJobsStarveNone) {
   EXPECT_LE(network_->most, size_t{ProgressPuller::kMostAsked});
   for (const auto& [ip, times] : network_->asked) {
     EXPECT_GE(times.size(), 20u) << ip << ": nor are the others given up";
+  }
+}
+
+TEST_F(ProgressPullerTest, AThousandJobsThatMoveOnTakeTurns) {
+  int step = 0;
+  Make([&](const ProgressTarget&) { return R"({"step":)" + std::to_string(++step) + "}"; },
+       minutes(5));
+  for (int i = 0; i < 1000; ++i) {
+    const std::string job = "tells-" + std::to_string(i);
+    PutRunningLeader(store_, job, "p-" + job,
+                     "10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250), 10 + 2 * i);
+    puller_->Follow("ml/" + job);
+  }
+  Run();
+  std::vector<Duration> all;
+  for (const auto& [ip, times] : network_->asked) {
+    EXPECT_GE(times.size(), 19u) << ip << ": every 15 s, five minutes long";
+    EXPECT_LE(times.size(), 21u) << ip;
+    all.insert(all.end(), times.begin(), times.end());
+  }
+  EXPECT_EQ(network_->asked.size(), 1000u);
+  std::sort(all.begin(), all.end());
+  // The first time all are due at once.
+  const auto second = std::upper_bound(all.begin(), all.end(), milliseconds(9'900));
+  for (auto at = second; at + 67 < all.end(); ++at) {
+    EXPECT_GE(*(at + 67) - *at, milliseconds(980)) << "67 in a second at most";
   }
 }
 

@@ -117,6 +117,7 @@ void Enrich(Dice* dice, Scene* scene) {
     seen.checkpoint = api::CheckpointStatus{.step = 3};
     seen.ranks = RankTimes{.slowest = 1, .seconds = 9.0 * dice->Below(2), .median = 1};
     seen.standing_since = At(dice->Below(500));
+    if (dice->Once(2)) seen.next_answer = At(dice->Below(500));
     scene->seen.progress = seen;
   }
   if (dice->Once(8)) {

@@ -130,6 +130,32 @@ TEST(ProgressTest, StallsAfterItsDeadlineAndNamesTheRank) {
   EXPECT_FALSE(scene.Is(ConditionType::kStalled));
 }
 
+TEST(ProgressTest, AJobThatIsAskedSeldomIsJudgedByAnAnswerPastItsDeadline) {
+  Scene scene(MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.progress_deadline_seconds = 4; }));
+  scene.Running();
+  const auto answer = [&](int64_t step, double at) {
+    scene.seen.progress = Step(step, at);
+    scene.seen.progress->standing_since = At(step == 5 ? 10 : 25);
+    scene.seen.progress->next_answer = At(at + 18);
+    scene.Look(at);
+  };
+  answer(5, 10);
+  EXPECT_EQ(scene.last.wake_at, At(28));
+  scene.Look(20);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled)) << "it may have moved on";
+  answer(6, 25);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled)) << "it has";
+  answer(6, 40);
+  EXPECT_TRUE(scene.Is(ConditionType::kStalled)) << "it says that it stands";
+  answer(7, 55);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+  scene.Look(72);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+  scene.Look(73);
+  EXPECT_TRUE(scene.Is(ConditionType::kStalled)) << "nor does it answer when it should";
+}
+
 TEST(ProgressTest, AStepThatThisProcessHasJustSeenDoesNotStandStill) {
   Scene scene(MakeJob("mnist").Workers(1).With(
       [](api::TrainingJob& job) { job.spec.run_policy.progress_deadline_seconds = 30; }));
