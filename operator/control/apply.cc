@@ -50,6 +50,19 @@ std::string RandomHex32() {
   return out;
 }
 
+// Whether all that a status has to say is how far the training is, as it does every few seconds.
+bool TellsProgressAlone(const reconcile::Write& write, const api::JobStatus& before) {
+  const auto* patch = std::get_if<reconcile::PatchStatus>(&write);
+  if (patch == nullptr) return false;
+  api::JobStatus rest = patch->status;
+  rest.progress = before.progress;
+  rest.plan = before.plan;
+  rest.checkpoint = before.checkpoint;
+  rest.goodput = before.goodput;
+  rest.last_reconcile_time = before.last_reconcile_time;
+  return rest == before;
+}
+
 }  // namespace
 
 Resource TrainingJobs() {
@@ -117,6 +130,7 @@ struct Applier::Run {
       Log(LogLevel::kDebug, "not repeated",
           {{"job", key}, {"what", reconcile::ToString(action.write)}});
     } else {
+      const bool routine = TellsProgressAlone(action.write, status_now);
       status = std::visit([&](const auto& write) { return Write(write); }, action.write);
       if (applier.observer_.on_answer) applier.observer_.on_answer();
       if (!id.empty() && WasAnswered(action.write, status)) {
@@ -124,8 +138,8 @@ struct Applier::Run {
         if (!status.ok()) before = applier.guard_.Before(key, id, change);
       }
       if (status.ok()) {
-        LogInfo("done",
-                {{"job", key}, {"what", reconcile::ToString(action.write)}, {"why", action.why}});
+        Log(routine ? LogLevel::kDebug : LogLevel::kInfo, "done",
+            {{"job", key}, {"what", reconcile::ToString(action.write)}, {"why", action.why}});
       } else {
         // What a server must not do is an error; what networks and other writers do is not.
         const bool broken = status.code() == StatusCode::kDataLoss;

@@ -182,6 +182,28 @@ TEST_F(ApplyTest, EachWriteIsALineWithItsReason) {
       << log;
 }
 
+// Each job says every few seconds how far it is.
+TEST_F(ApplyTest, ThatAStepIsAheadIsNoLine) {
+  const auto log_of = [&](const api::JobStatus& status) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(Apply(reconcile::PatchStatus{.status = status}, 1).status.ok());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const int before = Calls("patch", "trainingjobs");
+  api::JobStatus status = store_.View("ml/mnist")->job->status;
+  status.phase = "Running";
+  EXPECT_NE(log_of(status).find("patch status Running"), std::string::npos);
+  status = store_.View("ml/mnist")->job->status;
+  status.progress = api::ProgressStatus{.step = 120};
+  status.last_reconcile_time = clock_.Now();
+  EXPECT_EQ(log_of(status), "");
+  status = store_.View("ml/mnist")->job->status;
+  status.progress->step = 240;
+  status.ready = "1/2";
+  EXPECT_NE(log_of(status).find("patch status Running"), std::string::npos);
+  EXPECT_EQ(Calls("patch", "trainingjobs") - before, 3);
+}
+
 TEST_F(ApplyTest, ARefusalIsRememberedForItsBackOff) {
   api_.SetFault([](const FakeApi::Call& call, bool) {
     return call.verb == "create" ? ResourceExhausted("exceeded quota: q") : OkStatus();
