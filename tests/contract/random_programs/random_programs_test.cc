@@ -169,7 +169,7 @@ TEST(RandomProgramsTest, EveryRegisteredOpIsDrawn) {
 TEST(RandomProgramsTest, DrawAllKindsAndTypes) {
   std::set<std::string> seen;
   size_t gradients = 0, states = 0, pending = 0, blocks = 0, uneven_guards = 0;
-  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (uint64_t seed = 1; seed <= 1200; ++seed) {
     const Case c = CaseOf(seed);
     for (const program::Op& op : c.program.ops) {
       seen.insert(op.kind);
@@ -198,7 +198,8 @@ TEST(RandomProgramsTest, DrawAllKindsAndTypes) {
   }
   for (const char* kind : {"add f32", "add f64", "add i32", "add i64", "add u8", "mul i64",
                            "select bool", "select i32", "select f32", "matmul f64", "cast u8",
-                           "reduce_sum i32", "reduce_max i64", "softmax f64"}) {
+                           "reduce_sum i32", "reduce_max i64", "softmax f64", "matmul bf16",
+                           "matmul f16", "softmax f16", "reduce_sum bf16", "conv bf16"}) {
     EXPECT_TRUE(seen.contains(kind)) << kind;
   }
   EXPECT_GT(gradients, 5u);

@@ -36,6 +36,7 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
     sizes_.push_back(static_cast<int64_t>(200 + Pick(std::max<int64_t>(1, largest - 200))));
   }
   if (Chance(0.3)) sizes_.push_back(1);
+  if (Chance(0.12)) of_16_bits_ = 0.7;
   chain_dims_ = SomeDims(2);
   chains_ = Chance(0.6);
   if (chains_ && Chance(0.6)) {
@@ -121,8 +122,8 @@ double Drawer::NumberOf(DType dtype) {
 }
 
 DType Drawer::AnyDType() {
+  if (Chance(of_16_bits_)) return Half();
   if (chains_ && Chance(0.4)) return DType::kF32;
-  if (Chance(0.1)) return Half();
   static const std::vector<DType> types = {DType::kF32,  DType::kF32, DType::kF32, DType::kF64,
                                            DType::kI32,  DType::kI64, DType::kU8,  DType::kBool,
                                            DType::kBF16, DType::kF16};
@@ -286,9 +287,10 @@ std::optional<Call> Drawer::DrawCall(const OpDef& def, int attempt) {
     if (i == 0 && attempt == 0 && some && Chance(0.4)) {
       call.operands.push_back(some->value);
     } else if (i == 0) {
-      call.operands.push_back(attempt < kAttempts / 2
-                                  ? Any()
-                                  : Fresh({Chance(0.1) ? Half() : types[attempt % 4], SomeDims()}));
+      call.operands.push_back(
+          attempt < kAttempts / 2
+              ? Any()
+              : Fresh({Chance(of_16_bits_) ? Half() : types[attempt % 4], SomeDims()}));
     } else {
       call.operands.push_back(Chance(0.05) ? call.operands[0] : Beside(call.operands[0]));
     }

@@ -71,7 +71,7 @@ class Drawer {
   DType AnyDType();
   DType Half() { return Chance(0.5) ? DType::kBF16 : DType::kF16; }
   DType FloatDType() {
-    if (Chance(0.1)) return Half();
+    if (Chance(of_16_bits_)) return Half();
     return Chance(0.75) ? DType::kF32 : DType::kF64;
   }
   Dims SomeDims(int most_rank = 3);
@@ -111,6 +111,8 @@ class Drawer {
   uint64_t feed_;
   program::Builder builder_;
   std::vector<int64_t> sizes_;  // dimensions are drawn from few sizes, so that shapes meet
+  // How often a type is one of 16 bits: seldom, or as in a network that computes in them.
+  double of_16_bits_ = 0.1;
   // Many element-wise ops over one shape: what is fused into chains that read each other.
   bool chains_ = false;
   Dims chain_dims_;
