@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -54,6 +55,11 @@ Program Record(const SmallProgram& c, DType dtype) {
   auto program = b.Build();
   EXPECT_TRUE(program.ok()) << c.name << ": " << program.status().ToString();
   return program.ok() ? std::move(*program) : Program{};
+}
+
+// Whether nothing is left out for the backend's slowness: MT_ALL_OP_CASES, of the label `long`.
+bool All(const BackendFactory& backend) {
+  return backend.quick || std::getenv("MT_ALL_OP_CASES") != nullptr;
 }
 
 // Where compiling is slow: the table's rows, and those of floats in f32, f64 and one of the types
@@ -128,7 +134,7 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
   const auto backend = GetParam().make();
   // By type, since the tolerance is one of a program; relayouts, which name an axis `a`.
   std::map<std::pair<DType, bool>, std::vector<OpCase>> groups;
-  for (const OpCase& row : GetParam().quick ? CasesOfBackends() : FewCases()) {
+  for (const OpCase& row : All(GetParam()) ? CasesOfBackends() : FewCases()) {
     groups[{Coarsest(RecordRows({&row, 1}).program), row.kind == "relayout"}].push_back(row);
   }
   // What compiles slowly gets many rows as one program.
@@ -187,7 +193,7 @@ TEST_P(BackendSuite, SmallProgramsAgreeWithTheInterpreterOnEveryMesh) {
         ExpectNear(*got, *want, Tolerance(dtype));
       };
       // Where compiling is slow, one type on every mesh.
-      const bool few = !GetParam().quick && dtype == DType::kF64;
+      const bool few = !All(GetParam()) && dtype == DType::kF64;
       for (const char* mesh : {"batch=3,model=2", "", "batch=2", "batch=4"}) {
         check(mesh, FirstDimension(program, mesh), true);
         if (few && Fits(*backend, mesh)) break;
@@ -208,7 +214,7 @@ TEST_P(BackendSuite, ReshardsAgreeWithTheInterpreter) {
   if (!Fits(*backend, "h=3,w=4")) GTEST_SKIP() << "few devices";
   std::set<std::string> ran;
   for (const DType dtype : mesh::kAllDTypes) {
-    if (!GetParam().quick && dtype != DType::kF32) continue;
+    if (!All(GetParam()) && dtype != DType::kF32) continue;
     for (const char* to :
          {"{*, batch}", "{batch, model}", "{*, *}", "{model, batch}", "{model+batch, *}"}) {
       const Program program = Moved({dtype, {6, 5}});

@@ -235,7 +235,7 @@ std::string Page() {
       "| gradient | whether one is defined |\n"
       "| a backend | whether it compiles what the contract suite runs of the operation |\n"
       "| pjrt | whether it has a row of StableHLO; that plugins compute the same, the label `pjrt` "
-      "shows ([testing](testing.md)) |\n"
+      "shows in part of the types, and beside `long` in all ([testing](testing.md)) |\n"
       "| proved in | element types that the contract suite compares with a reference, on every "
       "mesh of `cpu` and `discrete`: of the operands, `;` between operands that differ; then of "
       "the result, where no "
