@@ -1,4 +1,5 @@
 """Jobs with parameter servers: one process of meshtrain-worker for each role, which tests disturb. Standard library only."""
+import contextlib
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import subprocess
 import time
 import urllib.request
 
-from process_job import DEADLINE, free_ports
+from process_job import DEADLINE, free_ports, while_it_works
 from process_table import frozen, open_files
 
 PORT, HTTP_PORT = 2222, 2280  # of hosts of their own
@@ -141,7 +142,7 @@ class Job:
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 environment[name] = os.environ[name]
-        with open(self.folder / f"log-{task[0]}-{task[1]}", "ab") as log:
+        with open(self.log_file(task), "ab") as log:
             self.processes[task] = subprocess.Popen(
                 self.prefix(task) + [self.worker, "-f", str(self.manifest), "--output", str(self.output(task)), "--threads", "1",
                  "--metrics-address", self.addresses[task] if self.metrics else "none"],
@@ -177,11 +178,14 @@ class Job:
             time.sleep(random.uniform(0, 0.01))
         raise AssertionError(f"no save was under way; {self.logs()}")
 
+    def while_it_works(self, what, timeout=DEADLINE):
+        logs = [self.log_file(task) for task in self.processes]
+        return while_it_works(self, logs, what, timeout)
+
     def wait(self, task, timeout=DEADLINE):
-        try:
-            return self.processes[task].wait(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{task} hangs; {self.logs()}") from None
+        for _ in self.while_it_works(f"{task} hangs", timeout):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.processes[task].wait(timeout=0.2)
 
     def expect_end(self, timeout=DEADLINE):
         """Every process ends with 0."""
@@ -203,10 +207,9 @@ class Job:
         return lines[-1]["step"] if lines else 0
 
     def wait_for_step(self, step):
-        end = time.monotonic() + DEADLINE
-        while self.step() < step:
-            if time.monotonic() > end:
-                raise AssertionError(f"step {step} was not reached; {self.logs()}")
+        for _ in self.while_it_works(f"step {step} was not reached"):
+            if self.step() >= step:
+                return
             if self.processes[self.leader].poll() is not None:
                 raise AssertionError(f"{self.leader} left; {self.logs()}")
             time.sleep(0.01)
@@ -231,8 +234,11 @@ class Job:
                 raise AssertionError(f"{task} did not say {pattern} {count} times; {self.logs()}")
             time.sleep(0.01)
 
+    def log_file(self, task):
+        return self.folder / f"log-{task[0]}-{task[1]}"
+
     def log(self, task):
-        return (self.folder / f"log-{task[0]}-{task[1]}").read_text(errors="replace")
+        return self.log_file(task).read_text(errors="replace")
 
     def logs(self):
         return "".join(f"\n--- {t[0]}-{t[1]} (left with {p.poll()})\n{self.log(t)[-1500:]}"

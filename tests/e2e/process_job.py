@@ -49,6 +49,19 @@ def killed(index):
     return f"worker-{index} (is )?lost: (its )?connection closed"
 
 
+def while_it_works(job, logs, what, timeout):
+    """Yields again and again, and fails after `timeout` seconds in which no step of the job has ended and none of the logs has
+    grown: a job that is slow, as under a sanitizer beside other tests, does not hang."""
+    seen, end = None, 0
+    while True:
+        said = job.step(), *(log.stat().st_size for log in logs)
+        if said != seen:
+            seen, end = said, time.monotonic() + timeout
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}; {job.logs()}")
+        yield
+
+
 class Job:
     """The three processes of one job, in a folder of its own.
 
@@ -110,16 +123,8 @@ class Job:
             return 0
 
     def while_it_works(self, what, timeout=DEADLINE):
-        """Yields again and again, and fails after `timeout` seconds in which no process has said and no step has ended anything:
-        a job that is slow, as under a sanitizer beside other tests, does not hang."""
-        seen, end = None, 0
-        while True:
-            said = self.step(), *((self.folder / f"log-{i}").stat().st_size for i in self.processes)
-            if said != seen:
-                seen, end = said, time.monotonic() + timeout
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}; {self.logs()}")
-            yield
+        logs = [self.folder / f"log-{i}" for i in self.processes]
+        return while_it_works(self, logs, what, timeout)
 
     def wait_for_step(self, step):
         for _ in self.while_it_works(f"step {step} was not reached"):
