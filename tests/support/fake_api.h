@@ -68,7 +68,8 @@ class FakeApi : public kube::Client {
 
   // --- faults
   // Asked before each call; an error is returned instead of acting. `after`: the call has acted,
-  // its answer is lost.
+  // its answer is lost. Calls that are under way may still ask it when another is set: what it
+  // captures must outlast the callers.
   using Fault = std::function<Status(const Call& call, bool after)>;
   void SetFault(Fault fault);
   void CutWatches();  // ends every stream with kUnavailable

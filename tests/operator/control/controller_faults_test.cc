@@ -259,6 +259,7 @@ TEST_F(ControllerTest, NothingIsDecidedByWhatWillNotHaveBeen) {
   Settle();
   EXPECT_EQ(Condition("before", "Succeeded"), "");
   EXPECT_EQ(api_.All(kube::Pods()).size(), 1u);
+  Stop();
 }
 
 }  // namespace

@@ -157,6 +157,7 @@ TEST_F(ControllerTest, ANamespaceThatCannotBeReadKeepsNoOtherWaiting) {
   refuses = false;
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
   EXPECT_TRUE(Eventually([&] { return controller_->Ready().ok(); }));
+  Stop();
 }
 
 TEST(RestWatchTest, RestsOnceAfterEachTimeOfWork) {
