@@ -138,6 +138,7 @@ std::map<std::string, Rule> MakeRules() {
   curve("log", 5, [](Reals x) { return std::log(x[0]); });
   curve("log1p", 5, [](Reals x) { return std::log1p(x[0]); });
   curve("expm1", 5, [](Reals x) { return std::expm1(x[0]); });
+  rules["expm1"].units_by_a_plugin = 8;  // XLA's is a tanh(x / 2) times an exp(x) + 1 near zero
   curve("softplus", 7, [](Reals x) { return Softplus(x[0]); });
   // Their slopes are at most 1; near their zeros what is rounded is a part of the argument.
   const SpreadFn wave_spread = [](Reals, Reals e) { return e[0]; };
