@@ -1,4 +1,5 @@
-// Windows of a plain text.
+// Windows of a plain text. Only those that a batch asks for are read, so a process reads its own
+// share of the file, whatever its size, and holds one batch of it.
 #include "runtime/base/text.h"
 
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 namespace meshtrain::data {
 namespace {
 
-using mesh::Tensor;
 using mesh::TensorType;
 
 // "`a`", or for what a terminal does not show "0x0a".
@@ -65,8 +65,6 @@ class TextSource final : public Source {
         numbers_(numbers),
         begin_(begin),
         size_(size),
-        // Uninitialised pages: only what is read becomes resident.
-        ids_(TensorType{mesh::DType::kU8, {(size - 1) * text_.stride + text_.length + 1}}),
         element_(2, TensorType{mesh::DType::kU8, {text_.length}}) {}
 
   int64_t size() const override { return size_; }
@@ -74,16 +72,23 @@ class TextSource final : public Source {
 
   Status Ensure(int64_t end) override {
     MT_CHECK(end <= size_);
-    if (end <= ready_ || !error_.ok()) return error_;
-    error_ = ReadTo((end - 1) * text_.stride + text_.length + 1);
-    if (error_.ok()) ready_ = end;
-    return error_;
+    return OkStatus();
+  }
+
+  Status Load(std::span<const int64_t> elements) override {
+    loaded_.Set(elements);
+    const std::vector<int64_t>& all = loaded_.all();
+    windows_.resize(all.size() * WindowBytes());
+    for (size_t i = 0; i < all.size(); ++i) {
+      MT_RETURN_IF_ERROR(
+          Read(all[i], std::span(windows_).subspan(i * WindowBytes(), WindowBytes())));
+    }
+    return OkStatus();
   }
 
   std::span<const std::byte> Row(int component, int64_t index) const override {
-    MT_CHECK(index < ready_);
-    return ids_.bytes().subspan(static_cast<size_t>(index * text_.stride + component),
-                                static_cast<size_t>(text_.length));
+    const size_t at = loaded_.PlaceOf(index) * WindowBytes() + static_cast<size_t>(component);
+    return std::as_bytes(std::span(windows_).subspan(at, static_cast<size_t>(text_.length)));
   }
   std::string file(int /*component*/) const override { return text_.file; }
   std::optional<mesh::DType> labels_as() const override { return mesh::DType::kI32; }
@@ -97,16 +102,16 @@ class TextSource final : public Source {
   }
 
  private:
-  // The first `count` characters of the part, as numbers.
-  Status ReadTo(int64_t count) {
-    if (count <= read_) return OkStatus();
-    const int64_t at = begin_ + read_;
-    const std::span<uint8_t> wanted = ids_.mutable_values<uint8_t>().subspan(
-        static_cast<size_t>(read_), static_cast<size_t>(count - read_));
+  // A window and the character that follows it.
+  size_t WindowBytes() const { return static_cast<size_t>(text_.length) + 1; }
+
+  // The characters of one window, as numbers.
+  Status Read(int64_t element, std::span<uint8_t> window) const {
+    const int64_t at = begin_ + element * text_.stride;
     MT_ASSIGN_OR_RETURN(const size_t n,
-                        ReadAt(file_, at, std::as_writable_bytes(wanted), text_.file));
+                        ReadAt(file_, at, std::as_writable_bytes(window), text_.file));
     for (size_t i = 0; i < n; ++i) {
-      uint8_t& byte = wanted[i];
+      uint8_t& byte = window[i];
       const int16_t number = numbers_[byte];
       if (number < 0) {
         return InvalidArgument(text_.file + ": byte " +
@@ -116,23 +121,18 @@ class TextSource final : public Source {
       }
       byte = static_cast<uint8_t>(number);
     }
-    read_ += static_cast<int64_t>(n);
-    if (n < wanted.size()) {
-      return DataLoss(text_.file + ": byte " + std::to_string(begin_ + read_) +
-                      ": expected the text as it was opened, got: its end");
-    }
-    return OkStatus();
+    if (n == window.size()) return OkStatus();
+    return DataLoss(text_.file + ": byte " + std::to_string(at + static_cast<int64_t>(n)) +
+                    ": expected the text as it was opened, got: its end");
   }
 
   const TextFile text_;
   const FileDescriptor file_;
   const Numbers numbers_;
   const int64_t begin_, size_;
-  Tensor ids_;
   const std::vector<TensorType> element_;
-  int64_t read_ = 0;  // characters
-  int64_t ready_ = 0;
-  Status error_;
+  LoadedElements loaded_;
+  std::vector<uint8_t> windows_;  // of the loaded elements
 };
 
 Status Check(const TextFile& text) {

@@ -24,7 +24,7 @@ std::vector<std::string> Windows(const TextFile& text, int64_t take = -1) {
   if (!source.ok()) return {std::string(source.status().message())};
   std::vector<std::string> all;
   for (int64_t i = 0; i < (*source)->size(); ++i) {
-    const Status there = (*source)->Ensure(i + 1);
+    const Status there = (*source)->Load(std::vector<int64_t>{i});
     if (!there.ok()) return {std::string(there.message())};
     all.push_back(Letters((*source)->Row(0, i)) + ">" + Letters((*source)->Row(1, i)));
   }
@@ -42,6 +42,26 @@ TEST(TextTest, AWindowAndTheCharactersThatFollow) {
   EXPECT_EQ(Windows({.file = file, .length = 7}), (Texts{"abcdefg>bcdefgh"}));
   EXPECT_EQ(Windows({.file = file, .length = 2, .stride = 5}), (Texts{"ab>bc", "fg>gh"}));
   EXPECT_EQ(Windows({.file = file, .length = 3}, 1), (Texts{"abc>bcd"}));
+}
+
+// Windows that nobody asks for cost nothing, whatever lies there.
+TEST(TextTest, ReadsTheWindowsAskedForAlone) {
+  const TempFolder folder;
+  const std::string file = folder.Write("a.txt", "ab?????baab");
+  const auto source =
+      OpenSource({.from = TextFile{.file = file, .length = 1, .stride = 1, .alphabet = "ab"}});
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  ASSERT_EQ((*source)->Load(std::vector<int64_t>{9, 0, 7, 0}), OkStatus());
+  const auto window = [&](int64_t i) {
+    return Letters((*source)->Row(0, i)) + Letters((*source)->Row(1, i));
+  };
+  EXPECT_EQ(window(0), std::string("\0\1", 2));
+  EXPECT_EQ(window(7), std::string("\1\0", 2));
+  EXPECT_EQ(window(9), std::string("\0\1", 2));
+  EXPECT_THAT((*source)->Load(std::vector<int64_t>{9, 1}).message(), HasSubstr(": byte 2: "));
+  // The next batch may be read where the last one failed.
+  ASSERT_EQ((*source)->Load(std::vector<int64_t>{8}), OkStatus());
+  EXPECT_EQ(window(8), std::string("\0\0", 2));
 }
 
 TEST(TextTest, TheEndIsKeptForValidationAndNoWindowLiesInBoth) {
@@ -155,7 +175,7 @@ TEST(TextTest, SaysWhatIsWrongWithAFile) {
   const auto source = OpenSource({.from = TextFile{.file = file, .length = 1}});
   ASSERT_TRUE(source.ok());
   std::filesystem::resize_file(file, 1);
-  const Status cut = (*source)->Ensure(2);
+  const Status cut = (*source)->Load(std::vector<int64_t>{1});
   EXPECT_EQ(cut.code(), StatusCode::kDataLoss);
   EXPECT_THAT(cut.message(), HasSubstr("byte 1: expected the text as it was opened, got: its end"));
 }
