@@ -53,8 +53,9 @@ Status Plan(const PlanVerb& verb, std::ostream& out) {
   const MemoryLimit limit = UsableMemory();
   const auto bytes = [](int64_t n) { return HumanBytes(n) + " (" + std::to_string(n) + " bytes)"; };
   out << "on one host  at most " << bytes(needed) << " for " << devices
-      << (devices == 1 ? " device" : " devices") << "; available: " << bytes(limit.bytes) << " ("
-      << limit.whose << ")\n";
+      << (devices == 1 ? " device" : " devices")
+      << ", kernels' scratch aside; available: " << bytes(limit.bytes) << " (" << limit.whose
+      << ")\n";
   return OkStatus();
 }
 

@@ -228,16 +228,15 @@ TEST_F(CommandTest, PlanSaysWhatAStepDoesAndWhatItNeeds) {
   for (const char* word : {"batch=2", "hidden.kernel", "all_reduce", "hash"}) {
     EXPECT_THAT(out_, HasSubstr(word));
   }
-  EXPECT_THAT(
-      out_,
-      ContainsRegex(
-          "\non one host  at most [0-9.]+ [kMG]?B \\([0-9]+ bytes\\) for 2 devices; available: "));
+  EXPECT_THAT(out_, ContainsRegex("\non one host  at most [0-9.]+ [kMG]?B \\([0-9]+ bytes\\) for 2 "
+                                  "devices, kernels' scratch "
+                                  "aside; available: "));
   EXPECT_THAT(err_, IsEmpty());
   const std::string of_two = out_;
   EXPECT_EQ(
       Command({"plan", "-f", Write("one.yaml", Replaced(ProgramText(), "batch: 2", "batch: 1"))}),
       0);
-  EXPECT_THAT(out_, HasSubstr(" for 1 device; "));
+  EXPECT_THAT(out_, HasSubstr(" for 1 device, "));
   EXPECT_THAT(out_, Not(HasSubstr("all_reduce")));
 }
 

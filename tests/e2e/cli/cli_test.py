@@ -91,7 +91,7 @@ class GoodRuns(Case):
                 # And, below it, what there is beside what is needed.
                 ran = (self.folder / f"out{i}" / "plan.txt").read_text()
                 self.assertTrue(plan.stdout.startswith(ran))
-                self.assertRegex(plan.stdout[len(ran):], r"^on one host  at most [\d.]+ \w+ \(\d+ bytes\) for \d+ devices?; available: [\d.]+ [MGT]B \(\d+ bytes\) \(.+\)\n$")
+                self.assertRegex(plan.stdout[len(ran):], r"^on one host  at most [\d.]+ \w+ \(\d+ bytes\) for \d+ devices?, kernels' scratch aside; available: [\d.]+ [MGT]B \(\d+ bytes\) \(.+\)\n$")
                 plans.add(plan.stdout)
         self.assertEqual(len(plans), 5)  # devices by themselves have no plan of their own
 
