@@ -8,8 +8,8 @@
 namespace meshtrain::control {
 namespace {
 
-// What reading one takes at most (runtime/telemetry/progress_fetch.cc), and some.
-constexpr Duration kAnswerTakes = std::chrono::seconds(3);
+// And some, until its answer is looked at.
+constexpr Duration kAnswerTakes = telemetry::kLongestFetch + std::chrono::seconds(1);
 
 class HttpProgressNetwork : public ProgressNetwork {
  public:

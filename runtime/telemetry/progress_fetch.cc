@@ -22,7 +22,6 @@ namespace {
 
 constexpr size_t kMaxHead = 8 << 10;
 constexpr size_t kMaxBody = 64 << 10;
-constexpr std::chrono::milliseconds kLongest{2000};
 
 }  // namespace
 
@@ -162,7 +161,7 @@ ProgressFetches::~ProgressFetches() {
 }
 
 void ProgressFetches::Start(int64_t id, const std::string& ip, int port) {
-  exchanges_.emplace_back(id, ip, port, clock_.Monotonic() + kLongest);
+  exchanges_.emplace_back(id, ip, port, clock_.Monotonic() + kLongestFetch);
 }
 
 void ProgressFetches::Interrupt() {
@@ -214,7 +213,7 @@ Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_tok
   ProgressFetches fetches(clock);
   fetches.Start(0, ip, port);
   while (!stop.stop_requested()) {
-    std::vector<ProgressFetches::Answer> answers = fetches.Wait(kLongest, stop);
+    std::vector<ProgressFetches::Answer> answers = fetches.Wait(kLongestFetch, stop);
     if (!answers.empty()) return std::move(answers.front().body);
   }
   return Cancelled("http://" + ip + ":" + std::to_string(port) + "/progress: stopped");

@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -15,15 +16,18 @@
 
 namespace meshtrain::telemetry {
 
+// The longest that one read takes.
+inline constexpr Duration kLongestFetch = std::chrono::seconds(2);
+
 // GET http://IP:PORT/progress: the body, of at most 64 KiB, or why there is none (kUnavailable, or
-// kDataLoss for an answer past its limits, with the address). Ends within 2 s, and within 0.1 s of
-// `stop` (kCancelled). Asked as HTTP/1.0, so that the answer is not chunked and ends with the
-// connection; follows no redirect. `ip`: an IPv4 or IPv6 address; names are not looked up.
+// kDataLoss for an answer past its limits, with the address). Ends within kLongestFetch, and within
+// 0.1 s of `stop` (kCancelled). Asked as HTTP/1.0, so that the answer is not chunked and ends with
+// the connection; follows no redirect. `ip`: an IPv4 or IPv6 address; names are not looked up.
 Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop,
                                   Clock& clock = SystemClock());
 
-// Many such reads at once on the caller's thread. One that gets no answer costs a socket for 2 s
-// and holds up no other. For one thread; Interrupt is for any.
+// Many such reads at once on the caller's thread. One that gets no answer costs a socket for
+// kLongestFetch and holds up no other. For one thread; Interrupt is for any.
 class ProgressFetches {
  public:
   struct Answer {
