@@ -17,7 +17,8 @@
 
 namespace meshtrain::data {
 
-// Elements (image, label).
+// Elements (image, label). What was read stays in memory, for such files are mostly compressed and
+// have no beginning but the first: what does not fit there is for NpyFiles.
 struct IdxFiles {
   std::string images;
   std::string labels;
@@ -51,7 +52,8 @@ struct ImageFolder {
 };
 
 // Elements (x, y) u8[length], windows of a plain text: x the numbers of its characters (bytes), y
-// those of the characters that follow each. y becomes i32 in batches.
+// those of the characters that follow each. y becomes i32 in batches. Nothing is kept, as of
+// NpyFiles.
 //   "hello", length 2 -> "he" "el", "ll" "lo"; with stride 1 also "el" "ll"
 struct TextFile {
   std::string file;
