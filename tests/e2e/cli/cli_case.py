@@ -87,7 +87,8 @@ class RunningCase(Case):
 
     def start(self, manifest, *more, own_folder=False):
         to = [] if own_folder else ["--output", str(self.folder / "out")]
-        child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, *to, *more], cwd=self.folder,
+        # Nobody reads the pipes while the test looks on: a run of many epochs would stand still once they are full.
+        child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, *to, *more], cwd=self.folder, pipesize=1 << 20,
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         self.addCleanup(lambda: (child.poll() is None and child.kill(), child.wait(), child.stdout.close(), child.stderr.close()))
         return child
