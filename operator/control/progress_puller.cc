@@ -8,7 +8,7 @@
 namespace meshtrain::control {
 namespace {
 
-// And some, until its answer is looked at.
+// The longest that a leader's answer takes, and some until it is looked at.
 constexpr Duration kAnswerTakes = telemetry::kLongestFetch + std::chrono::seconds(1);
 
 class HttpProgressNetwork : public ProgressNetwork {

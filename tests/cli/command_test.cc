@@ -229,8 +229,7 @@ TEST_F(CommandTest, PlanSaysWhatAStepDoesAndWhatItNeeds) {
     EXPECT_THAT(out_, HasSubstr(word));
   }
   EXPECT_THAT(out_, ContainsRegex("\non one host  at most [0-9.]+ [kMG]?B \\([0-9]+ bytes\\) for 2 "
-                                  "devices, kernels' scratch "
-                                  "aside; available: "));
+                                  "devices, kernels' scratch aside; available: "));
   EXPECT_THAT(err_, IsEmpty());
   const std::string of_two = out_;
   EXPECT_EQ(
