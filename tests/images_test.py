@@ -2,8 +2,7 @@
 """images_test.py ROOT BIN [ARCHITECTURE]: scripts/images makes both images without docker from the programs in BIN; their
 archives are whole, small and say what Kubernetes must know; as root, the worker trains in its image as uid 65532, and as one
 that nobody knows, with nothing else of this machine, on a file system that it cannot write, and its model is in the output
-folder. Programs of another
-architecture (arm64) run by QEMU."""
+folder; a program of one's own runs in the worker's. Programs of another architecture (arm64) run by QEMU."""
 import gzip
 import hashlib
 import io
@@ -76,8 +75,8 @@ class ImagesTest(unittest.TestCase):
         self.assertEqual(len(data), descriptor['size'])
         return data
 
-    def parts(self, image):
-        """(config, layer as tar bytes, bytes in a registry)"""
+    def parts(self, image, name=None):
+        """(config, layer as tar bytes, bytes in a registry); `name`: what the image calls itself, if not that"""
         index = json.loads(self.images[image]['index.json'])
         self.assertEqual([m['platform'] for m in index['manifests']], [{'architecture': ARCHITECTURE, 'os': 'linux'}])
         text = self.blob(image, index['manifests'][0])
@@ -87,7 +86,7 @@ class ImagesTest(unittest.TestCase):
         tar = gzip.decompress(layer)
         self.assertEqual(json.loads(config)['rootfs']['diff_ids'], ['sha256:' + hashlib.sha256(tar).hexdigest()])
         docker = json.loads(self.images[image]['manifest.json'])[0]
-        self.assertEqual(docker['RepoTags'], [f'meshtrain-{image}:test'])
+        self.assertEqual(docker['RepoTags'], [f'meshtrain-{name or image}:test'])
         for name in [docker['Config'], *docker['Layers']]:
             self.assertIn(name, self.images[image])
         return json.loads(config), tar, len(text) + len(config) + len(layer)
@@ -146,10 +145,10 @@ class ImagesTest(unittest.TestCase):
             self.assertIn(f'WORKDIR {config["config"]["WorkingDir"]}\n', text)
             self.assertIn('scripts/image-root /image build/release/bin/meshtrain-' + image, text)
 
-    def unpack(self, image):
-        root = self.folder / image
+    def unpack(self, image, name=None):
+        root = self.folder / f'root-{image}'
         if not root.exists():
-            _, tar, _ = self.parts(image)
+            _, tar, _ = self.parts(image, name)
             with tarfile.open(fileobj=io.BytesIO(tar)) as files:
                 files.extractall(root)
             if EMULATOR:
@@ -175,6 +174,34 @@ class ImagesTest(unittest.TestCase):
     def test_it_trains_as_a_user_that_no_file_knows(self):
         """As OpenShift gives one: a number of the namespace, group 0, and the namespace's group of volumes."""
         self.train(1000660000, 0, 1000660000)
+
+    @unittest.skipIf(os.geteuid() != 0, 'needs root, for chroot')
+    def test_a_program_of_ones_own_runs_in_the_workers_image(self):
+        program = BIN / 'custom_loop'
+        if not program.exists():
+            self.skipTest(f'{program} is not there')
+        if sanitized(program):
+            self.skipTest('sanitizers look into /proc')
+        folder = self.folder / 'own'
+        subprocess.run([*IMAGES, '--output', folder, '--program', program, 'worker'], check=True, capture_output=True)
+        self.images['own'] = self.read(folder / self.archive('worker').name)
+        run = subprocess.run(['chroot', '--userspec=65532:65532', self.unpack('own', 'worker'), *PREFIX, '/usr/bin/custom_loop'],
+                             capture_output=True, text=True, check=False, env={'PATH': os.environ['PATH']})
+        self.assertEqual(run.returncode, 0, run.stderr)
+        losses = run.stdout.split()
+        self.assertEqual(len(losses), 210)
+        self.assertAlmostEqual(float(losses[0]), 0.9024367, places=6)
+
+    def test_a_program_that_no_image_can_take_is_named(self):
+        for arguments, status, said in (
+                (['--program', BIN / 'none', 'worker'], 1, f'{BIN / "none"}: expected a built program'),
+                (['--program', BIN / 'meshtrain-worker'], 64, 'expected programs of different names'),
+                (['--program', BIN / 'custom_loop', 'operator'], 64, 'expected the image worker among those to make')):
+            run = subprocess.run([*IMAGES, '--output', self.folder / 'none', *arguments], capture_output=True, text=True,
+                                 check=False)
+            self.assertEqual(run.returncode, status, run.stderr)
+            self.assertIn(said, run.stderr)
+            self.assertFalse((self.folder / 'none' / self.archive('worker').name).exists())
 
     def train(self, user, group, volumes):
         root = self.unpack('worker')

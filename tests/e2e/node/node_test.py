@@ -118,7 +118,11 @@ def archives(root, programs, folder):
     note(f'images made in {time.monotonic() - begun:.0f} s: {sizes}')
     ours = sorted(folder.glob('meshtrain-*-*.tar'))
     version = ours[0].stem.rsplit('-', 1)[1]
-    return version, [folder / 'pause.tar', *ours, folder / 'foreign.tar', folder / 'roots.tar']
+    # The worker's with a program of one's own, as deploy/examples/custom-loop.yaml names it.
+    subprocess.run([root / 'scripts/images', '--build', programs, '--output', folder, '--tag', 'custom-loop', '--program',
+                    programs / 'custom_loop', 'worker'], check=True, stdout=subprocess.DEVNULL)
+    own = folder / 'meshtrain-worker-custom-loop.tar'
+    return version, [folder / 'pause.tar', *ours, own, folder / 'foreign.tar', folder / 'roots.tar']
 
 
 def tensorflow_image(root):

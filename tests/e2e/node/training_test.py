@@ -82,6 +82,19 @@ class Quickstart(Case):
         self.assertGreater(job.figures()[120, 'val_accuracy'], 0.9)
 
 
+class OwnProgram(Case):
+    def test_it_trains_in_the_workers_image(self):
+        """deploy/examples/custom-loop.yaml as it stands: three processes find each other by TF_CONFIG."""
+        job = self.submit(example('custom-loop'))
+        job.until_succeeded()
+        self.assertEqual(len(job.pods()), 3)
+        losses = [float(line) for line in kubectl('-n', job.namespace, 'logs', 'custom-loop-worker-0').splitlines()]
+        self.assertEqual(len(losses), 210)
+        # Those of the guide to distributed training.
+        for loss, guide in zip(losses, (0.9024367, 0.8953863, 0.8884038)):
+            self.assertAlmostEqual(loss, guide, places=6)
+
+
 class Page(Case):
     def test_a_port_forward_shows_it(self):
         """Its own names are localhost's: a page of another site that was made to lead here gets nothing."""
