@@ -57,9 +57,6 @@ class PartOfSource final : public Source {
   int64_t size() const override { return (whole_->size() - 1 - first_) / every_ + 1; }
   const std::vector<mesh::TensorType>& element() const override { return whole_->element(); }
   std::vector<std::string> names() const override { return whole_->names(); }
-  Status Ensure(int64_t end) override {
-    return end == 0 ? OkStatus() : whole_->Ensure(At(end - 1) + 1);
-  }
   Status Load(std::span<const int64_t> elements) override {
     loaded_.clear();
     for (const int64_t element : elements) loaded_.push_back(At(element));

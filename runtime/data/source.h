@@ -2,7 +2,6 @@
 // for is read.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,14 +26,9 @@ class Source {
   virtual const std::vector<mesh::TensorType>& element() const = 0;
   // Their names, each once. Here: ComponentNames.
   virtual std::vector<std::string> names() const { return ComponentNames(element().size()); }
-  // Makes elements [0, end) readable. Errors: those of the file behind it; the same again on the
-  // next call.
-  virtual Status Ensure(int64_t end) = 0;
-  // Makes these elements readable, until the next Load. A source that can read one element without
-  // those before it does that here, and nothing in Ensure; others read from the front on.
-  virtual Status Load(std::span<const int64_t> elements) {
-    return Ensure(*std::max_element(elements.begin(), elements.end()) + 1);
-  }
+  // Makes these elements readable, until the next Load; at least one, in any order, each as often
+  // as it stands there. Errors: those of the file behind it; the same again on the next call.
+  virtual Status Load(std::span<const int64_t> elements) = 0;
   // The bytes of a component of an element that is readable.
   virtual std::span<const std::byte> Row(int component, int64_t index) const = 0;
 

@@ -1,4 +1,5 @@
 // A source: points (x, y) and how high a wave stands there, sin(x) * cos(y).
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/data/source.h"
@@ -15,7 +16,8 @@ class Waves final : public data::Source {
   explicit Waves(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
   const std::vector<mesh::TensorType>& element() const override { return element_; }
-  Status Ensure(int64_t end) override {
+  Status Load(std::span<const int64_t> elements) override {
+    const int64_t end = *std::max_element(elements.begin(), elements.end()) + 1;
     for (auto i = static_cast<int64_t>(heights_.size()); i < end; ++i) {
       const auto x = static_cast<float>(i % 17) / 17, y = static_cast<float>(i % 23) / 23;
       points_.insert(points_.end(), {x, y});

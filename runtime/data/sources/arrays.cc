@@ -1,5 +1,4 @@
 // Tensors that are there already.
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -21,7 +20,7 @@ class ArraySource final : public Source {
   std::vector<std::string> names() const override {
     return arrays_.names.empty() ? Source::names() : arrays_.names;
   }
-  Status Ensure(int64_t) override { return OkStatus(); }
+  Status Load(std::span<const int64_t>) override { return OkStatus(); }
   std::span<const std::byte> Row(int component, int64_t index) const override {
     const auto bytes = static_cast<size_t>(element_[component].num_bytes());
     return arrays_.components[component].bytes().subspan(static_cast<size_t>(index) * bytes, bytes);

@@ -34,7 +34,8 @@ class IdxSource final : public Source {
   int64_t size() const override { return size_; }
   const std::vector<TensorType>& element() const override { return element_; }
 
-  Status Ensure(int64_t end) override {
+  Status Load(std::span<const int64_t> elements) override {
+    const int64_t end = *std::max_element(elements.begin(), elements.end()) + 1;
     MT_CHECK(end <= size_);
     if (end <= ready_ || !error_.ok()) return error_;
     for (Column& column : columns_) {

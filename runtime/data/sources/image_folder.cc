@@ -7,7 +7,6 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/data/png.h"
@@ -45,11 +44,6 @@ class ImageFolderSource final : public Source {
   }
   int64_t size() const override { return static_cast<int64_t>(images_.size()); }
   const std::vector<TensorType>& element() const override { return element_; }
-
-  Status Ensure(int64_t end) override {
-    MT_CHECK(end <= size());
-    return OkStatus();
-  }
 
   Status Load(std::span<const int64_t> elements) override {
     loaded_.Set(elements);

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/base/file.h"
 #include "runtime/data/labels.h"
 #include "runtime/data/sources/sources.h"
@@ -54,11 +53,6 @@ class NpySource final : public Source {
     return names;
   }
   const std::vector<TensorType>& element() const override { return element_; }
-
-  Status Ensure(int64_t end) override {
-    MT_CHECK(end <= size_);
-    return OkStatus();
-  }
 
   Status Load(std::span<const int64_t> elements) override {
     loaded_.Set(elements);

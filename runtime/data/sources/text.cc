@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
@@ -13,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/base/file.h"
 #include "runtime/data/sources/sources.h"
 
@@ -69,11 +67,6 @@ class TextSource final : public Source {
 
   int64_t size() const override { return size_; }
   const std::vector<TensorType>& element() const override { return element_; }
-
-  Status Ensure(int64_t end) override {
-    MT_CHECK(end <= size_);
-    return OkStatus();
-  }
 
   Status Load(std::span<const int64_t> elements) override {
     loaded_.Set(elements);

@@ -195,14 +195,15 @@ TEST(IdxSourceTest, ReadsNoFurtherThanTaken) {
   auto some = OpenSource({.from = IdxFiles{images, labels}, .take = 100});
   ASSERT_TRUE(some.ok()) << some.status().ToString();
   EXPECT_EQ((*some)->size(), 100);
-  ASSERT_TRUE((*some)->Ensure(100).ok());
+  const std::vector<int64_t> last = {99}, beyond = {19999}, first = {0};
+  ASSERT_TRUE((*some)->Load(last).ok());
   EXPECT_EQ(std::to_integer<int>((*some)->Row(0, 99)[0]), 99 * 7 % 256);
   EXPECT_EQ(std::to_integer<int>((*some)->Row(1, 99)[0]), 9);
 
   auto all = OpenSource({.from = IdxFiles{images, labels}});
   ASSERT_TRUE(all.ok());
-  EXPECT_EQ((*all)->Ensure(20000).code(), StatusCode::kDataLoss);
-  EXPECT_EQ((*all)->Ensure(1).code(), StatusCode::kDataLoss);  // an error stays
+  EXPECT_EQ((*all)->Load(beyond).code(), StatusCode::kDataLoss);
+  EXPECT_EQ((*all)->Load(first).code(), StatusCode::kDataLoss);  // an error stays
 }
 
 }  // namespace
