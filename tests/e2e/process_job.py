@@ -84,6 +84,8 @@ class Job:
         self.manifest.write_text(text)
         self.processes = {}
         self.hold_file = self.folder / "hold"
+        # Where processes look into that file; who runs them alone may not have it.
+        self.hold_open = pathlib.Path(self.worker).resolve().parents[1] / "tests" / "hold_open.so"
 
     def start(self, index, token="secret", job="test/faults", manifest=None, host=None, metrics=None, variables=None):
         """`host`: the index that `prefix` is asked with, where it is not the process' own; `variables`: of its environment."""
@@ -94,9 +96,8 @@ class Job:
             "PATH": os.environ["PATH"], "TF_CONFIG": json.dumps(config), "MESHTRAIN_JOB": job,
             "MESHTRAIN_TOKEN_FILE": str(token_file), "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
         }
-        hold_open = pathlib.Path(self.worker).resolve().parents[1] / "tests" / "hold_open.so"
-        if hold_open.exists():
-            environment.update({"LD_PRELOAD": str(hold_open), "MT_HOLD_FILE": str(self.hold_file)})
+        if self.hold_open.exists():
+            environment.update({"LD_PRELOAD": str(self.hold_open), "MT_HOLD_FILE": str(self.hold_file)})
         environment.update(variables or {})
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
@@ -171,12 +172,16 @@ class Job:
     def connected(self, index, port):
         return process_table.connected(self.processes[index].pid, port)
 
+    def hold(self, end_of_path):
+        """Whichever process opens a file of that name stands still there (tests/support/hold_open.cc)."""
+        assert self.hold_open.exists(), f"expected {self.hold_open} (the target mt_hold_open), got: none"
+        self.hold_file.write_text(end_of_path)
+
     def hold_save(self, index, step):
-        """Holds the save of a later `step`: process `index` stands still where it opens its part
-        (tests/support/hold_open.cc)."""
+        """Holds the save of a later `step`: process `index` stands still where it opens its part."""
         folder = self.folder / "checkpoints" / f"ckpt-{step:08}"
         self.held = folder, f"shard-{index:05}-of-00003"
-        self.hold_file.write_text("/".join((folder.name, self.held[1])))
+        self.hold("/".join((folder.name, self.held[1])))
         assert not folder.exists(), "the save has begun already"
 
     def wait_for_held_save(self):
@@ -192,7 +197,7 @@ class Job:
 
     def hold_model(self):
         """Holds the chief where it opens the model that it leaves at the end."""
-        self.hold_file.write_text("/0/model.safetensors")
+        self.hold("/0/model.safetensors")
 
     def wait_for_held_model(self):
         """Until all that comes before it is done."""
