@@ -69,6 +69,9 @@ class LoadedStep {
   // Bytes that each device sent in collectives since the step was loaded.
   int64_t CollectiveBytesSent(int64_t rank) const;
   int64_t CollectiveBytesSent() const;  // by all devices of this process together
+  // What its kernels need on each device that runs, beside the plan's memory; as far as it is
+  // known.
+  int64_t scratch_bytes() const { return executable_->scratch_bytes(); }
   int64_t runs() const { return runs_; }
   // Equal in all processes that may run this together: what their frames carry. Of a replica's step
   // the hash of its collectives, else the plan's that runs.

@@ -39,8 +39,9 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       collective_seconds(m.AddCounter("meshtrain_collective_seconds_total",
                                       "Time that steps stood in collectives with other processes, "
                                       "or waited for them.")),
-      planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes",
-                               "Peak memory per device that the plan needs.")),
+      planned_bytes(m.AddGauge(
+          "meshtrain_planned_memory_bytes",
+          "Peak memory per device that a training step needs, its kernels' scratch among it.")),
       resident_bytes(m.AddGauge("meshtrain_resident_memory_bytes",
                                 "Memory of this process that lies in the machine's.")),
       checkpoint_saves(

@@ -121,6 +121,8 @@ class Engine {
   // here.
   virtual const train::Programs* programs() const { return nullptr; }
   virtual const plan::Plan* plan() const { return nullptr; }
+  // What the kernels of that training step need on a device beside the plan's memory.
+  virtual int64_t scratch_bytes() const { return 0; }
 
   // --- figures of a run, for any thread
   // Seconds of each rank's last step, without waiting for others; NaN: it has not ended one. Empty

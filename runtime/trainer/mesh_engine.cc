@@ -223,6 +223,7 @@ class MeshEngine final : public Engine {
     return runner_ ? &runner_->programs() : nullptr;
   }
   const plan::Plan* plan() const override { return runner_ ? &runner_->plan() : nullptr; }
+  int64_t scratch_bytes() const override { return runner_ ? runner_->scratch_bytes() : 0; }
 
   std::vector<double> RankStepSeconds() const override {
     const membership::Team* const team = strategy_.team();

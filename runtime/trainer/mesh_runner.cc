@@ -116,6 +116,7 @@ uint64_t MeshRunner::plan_hash(bool training, int64_t size) const {
 }
 
 const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->plan(); }
+int64_t MeshRunner::scratch_bytes() const { return train_.at(full_size_).step->scratch_bytes(); }
 
 Result<train::BatchFigures> MeshRunner::Run(Steps& steps, const train::Batch& batch) {
   LoadedStep& step = *steps.step;

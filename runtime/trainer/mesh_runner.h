@@ -74,6 +74,8 @@ class MeshRunner final : public train::StepRunner {
   const train::Programs& programs() const { return programs_; }
   // The training step for full batches, on the user's mesh.
   const plan::Plan& plan() const;
+  // LoadedStep's, of that step.
+  int64_t scratch_bytes() const;
   const mesh::Mesh& mesh() const { return mesh_; }
   // That this process's devices sent in collectives so far.
   int64_t CollectiveBytesSent() const;

@@ -102,13 +102,15 @@ Result<std::string> Model::Summary() const {
     (p.trainable() ? trained : kept) += p.type().num_elements();
   }
   const mesh::Mesh& mesh = plan->partitioned.mesh;
+  const int64_t scratch = engine_->scratch_bytes();
   return Table(LayerRows(*programs)) + Table(WeightRows(*programs, *plan)) +
          std::to_string(trained + kept) + " parameters, of which " + std::to_string(trained) +
          " are trained\n" + "mesh " + (mesh.num_axes() == 0 ? "(one device)" : mesh.ToString()) +
-         ": a training step holds at most " + HumanBytes(plan->peak_bytes) + " a device: states " +
-         HumanBytes(plan->state_bytes) + ", inputs " + HumanBytes(plan->input_bytes) +
-         ", outputs " + HumanBytes(plan->output_bytes) + ", arena " +
-         HumanBytes(plan->arena_bytes) + "\n";
+         ": a training step holds at most " + HumanBytes(plan->peak_bytes + scratch) +
+         " a device: states " + HumanBytes(plan->state_bytes) + ", inputs " +
+         HumanBytes(plan->input_bytes) + ", outputs " + HumanBytes(plan->output_bytes) +
+         ", arena " + HumanBytes(plan->arena_bytes) + ", kernels' scratch " + HumanBytes(scratch) +
+         "\n";
 }
 
 }  // namespace meshtrain::trainer

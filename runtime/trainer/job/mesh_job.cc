@@ -101,7 +101,7 @@ class MeshJob final : public JobStages {
                                                      team_->processes(), sealed_ ? ", sealed" : "")
                                        : ""),
         .plan = {.mesh = mesh,
-                 .peak_bytes_per_device = plan.peak_bytes,
+                 .peak_bytes_per_device = plan.peak_bytes + engine_->scratch_bytes(),
                  .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
                  .hash = fmt::format("{:016x}", plan.hash)},
         .view = report::ViewOf(plan),
