@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,7 +15,7 @@
 namespace meshtrain::sharding {
 namespace {
 
-// Layouts tried for one answer: some seconds for a program of a thousand ops.
+// Layouts tried in one climb: some seconds for a program of a thousand ops.
 constexpr int kMostTried = 2000;
 // A change has to pay by more than the prediction is worth.
 constexpr double kWorthwhile = 0.999;
@@ -116,11 +117,13 @@ class Search {
     return seconds.ok() && *seconds < kRefused ? *seconds : kImpossible;
   }
   // Of the partitioned step.
-  Result<double> Seconds() const {
+  Result<Spent> Spends() const {
     MT_ASSIGN_OR_RETURN(const Partitioned partitioned, Shard(program_, mesh_, given_, options_));
-    return PredictSeconds(partitioned, options_.cost);
+    return PredictSpent(partitioned, options_.cost);
   }
   bool over() const { return tried_ >= kMostTried; }
+  void Begin() { tried_ = 0; }
+  const Program& program() const { return program_; }
   const Given& given() const { return given_; }
 
  private:
@@ -167,16 +170,22 @@ class Search {
   int tried_ = 0;
 };
 
+// What a change may cost.
+enum class Pay : uint8_t {
+  kAnything,  // that is worth its time
+  kNothing,   // neither bytes on the links nor operations
+};
+
 // What stands now, and what it takes.
 struct Standing {
   std::vector<Group> groups;
   double estimate = kImpossible;
-  double seconds = kImpossible;
+  Spent spent = {.seconds = kImpossible};
 };
 
 // Makes the best change of one group, alone or with those that follow it, if one pays.
 Result<bool> Improve(Search& search, Standing& now, size_t index, const Mesh& mesh,
-                     bool refuse_uneven) {
+                     bool refuse_uneven, Pay pay) {
   struct Tried {
     double estimate;
     std::vector<Change> changes;
@@ -208,24 +217,97 @@ Result<bool> Improve(Search& search, Standing& now, size_t index, const Mesh& me
                    [](const Tried& a, const Tried& b) { return a.estimate < b.estimate; });
   for (Tried& tried : better) {
     MT_RETURN_IF_ERROR(put(tried.changes, false));
-    const Result<double> real = search.Seconds();
-    if (!real.ok() || *real >= now.seconds * kWorthwhile) {
+    const Result<Spent> real = search.Spends();
+    if (!real.ok() || real->seconds >= now.spent.seconds * kWorthwhile ||
+        (pay == Pay::kNothing &&
+         (real->sent_bytes > now.spent.sent_bytes || real->flops > now.spent.flops))) {
       MT_RETURN_IF_ERROR(put(tried.changes, true));
       continue;
     }
     now.estimate = tried.estimate;
-    now.seconds = *real;
+    now.spent = *real;
     for (Change& c : tried.changes) now.groups[c.group].dims = std::move(c.dims);
     return true;
   }
   return false;
 }
 
+// Begins with `groups` as they are, and improves one after another until nothing does; what stands
+// takes kImpossible seconds where none of it fits. Errors: why the beginning does not.
+Status Climb(Search& search, Standing& now, const Mesh& mesh, bool refuse_uneven, Pay pay) {
+  search.Begin();
+  for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search.Put(group, group.dims));
+  const Result<Spent> beginning = search.Spends();
+  if (beginning.ok()) {
+    now.estimate = search.Estimate();
+    now.spent = *beginning;
+  }
+  for (bool changed = true; changed && !search.over();) {
+    changed = false;
+    for (size_t g = 0; g < now.groups.size(); ++g) {
+      MT_ASSIGN_OR_RETURN(const bool improved, Improve(search, now, g, mesh, refuse_uneven, pay));
+      changed = changed || improved;
+    }
+  }
+  return now.spent.seconds == kImpossible ? beginning.status() : OkStatus();
+}
+
+// For each value the first product that it is multiplied in, as it is, cast or with its elements in
+// other dimensions; ops.size() where there is none.
+std::vector<size_t> FirstProducts(const Program& program) {
+  std::vector<size_t> first(program.values.size(), program.ops.size());
+  for (size_t i = program.ops.size(); i-- > 0;) {
+    const program::Op& op = program.ops[i];
+    if (op.kind == "matmul" || op.kind == "conv") {
+      for (const ValueId v : op.operands) first[v] = i;
+    } else if (op.kind == "cast" || op.kind == "reshape" || op.kind == "transpose") {
+      first[op.operands[0]] = std::min(first[op.operands[0]], first[op.results[0]]);
+    }
+  }
+  return first;
+}
+
+// Columns and rows in turn, as people choose them by hand (Megatron-LM, Shoeybi et al. 2019): each
+// axis that no input uses splits the columns of the first weight that is multiplied, and of
+// whatever follows the dimension where it comes to; then those of the next weight that it has not
+// come to.
+Status SplitInTurn(Search& search, std::vector<Group>& groups, const Mesh& mesh,
+                   bool refuse_uneven) {
+  const std::vector<size_t> products = FirstProducts(search.program());
+  std::vector<size_t> order;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const bool multiplied = products[groups[g].entry] < search.program().ops.size();
+    if (multiplied && groups[g].dims.size() > 1) order.push_back(g);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return products[groups[a].entry] < products[groups[b].entry];
+  });
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const auto& inputs = search.given().inputs;
+    const bool used = std::any_of(inputs.begin(), inputs.end(),
+                                  [&](const auto& input) { return input.second.Uses(axis); });
+    if (used) continue;
+    for (const size_t g : order) {
+      for (const Change& change : Neighbours(groups, g, mesh, refuse_uneven)) {
+        if (change.axis != axis || change.dims.back().size() == groups[g].dims.back().size()) {
+          continue;
+        }
+        MT_ASSIGN_OR_RETURN(const std::vector<Change> all, search.WithFollowers(groups, change));
+        for (const Change& c : all) {
+          groups[c.group].dims = c.dims;
+          MT_RETURN_IF_ERROR(search.Put(groups[c.group], c.dims));
+        }
+      }
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
-double PredictSeconds(const Partitioned& partitioned, const CostModel& cost) {
+Spent PredictSpent(const Partitioned& partitioned, const CostModel& cost) {
   const program::Registry& registry = program::Registry::Standard();
-  double seconds = 0;
+  Spent all;
   std::vector<program::TensorType> operands, results;
   for (const program::Op& op : partitioned.local.ops) {
     const program::OpDef* def = registry.Find(op.kind);
@@ -236,10 +318,14 @@ double PredictSeconds(const Partitioned& partitioned, const CostModel& cost) {
     for (const ValueId v : op.operands) operands.push_back(partitioned.local.type(v));
     for (const ValueId v : op.results) results.push_back(partitioned.local.type(v));
     const program::Cost spent = program::CostOf(*def, {operands, op.attrs}, results);
-    seconds += spent.flops / cost.flops_per_second + spent.bytes / cost.memory_bytes_per_second;
+    all.flops += spent.flops;
+    all.seconds += spent.flops / cost.flops_per_second + spent.bytes / cost.memory_bytes_per_second;
   }
-  for (const Reshard& reshard : partitioned.reshards) seconds += reshard.predicted_seconds;
-  return seconds;
+  for (const Reshard& reshard : partitioned.reshards) {
+    all.sent_bytes += static_cast<double>(reshard.bytes_per_device);
+    all.seconds += reshard.predicted_seconds;
+  }
+  return all;
 }
 
 Result<std::map<std::string, Layout>> ChooseStateLayouts(const Program& program, const Mesh& mesh,
@@ -270,20 +356,20 @@ Result<std::map<std::string, Layout>> ChooseStateLayouts(const Program& program,
 
   MT_ASSIGN_OR_RETURN(const auto search, Search::Create(program, mesh, std::move(given), options));
   for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search->Put(group, group.dims));
-  const Result<double> replicated = search->Seconds();
-  if (replicated.ok()) {
-    now.estimate = search->Estimate();
-    now.seconds = *replicated;
+  Standing in_turn{now.groups};
+  Status from_turns = SplitInTurn(*search, in_turn.groups, mesh, options.refuse_uneven);
+  const Result<Spent> beginning = search->Spends();
+
+  const Status from_replicated = Climb(*search, now, mesh, options.refuse_uneven, Pay::kAnything);
+  if (from_turns.ok()) {
+    from_turns = Climb(*search, in_turn, mesh, options.refuse_uneven, Pay::kNothing);
   }
-  for (bool changed = true; changed && !search->over();) {
-    changed = false;
-    for (size_t g = 0; g < now.groups.size(); ++g) {
-      MT_ASSIGN_OR_RETURN(const bool improved,
-                          Improve(*search, now, g, mesh, options.refuse_uneven));
-      changed = changed || improved;
-    }
+  if (!from_replicated.ok() && !from_turns.ok()) return from_replicated;
+  const bool sends_more = beginning.ok() && now.spent.sent_bytes > beginning->sent_bytes;
+  if (from_turns.ok() && (sends_more || in_turn.spent.seconds < now.spent.seconds)) {
+    now = std::move(in_turn);
   }
-  if (now.seconds == kImpossible) return replicated.status();
+  for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search->Put(group, group.dims));
 
   std::map<std::string, Layout> chosen;
   for (const Group& group : now.groups) {

@@ -115,7 +115,7 @@ void Blocks(State& state) {
         traced->programs.train_step, traced->mesh,
         {.inputs = traced->layouts.inputs, .states = traced->layouts.states}, options);
     MT_CHECK(partitioned.ok());
-    const double predicted = sharding::PredictSeconds(*partitioned, options.cost);
+    const double predicted = sharding::PredictSpent(*partitioned, options.cost).seconds;
     const auto plan = plan::MakePlan(*std::move(partitioned));
     MT_CHECK(plan.ok());
     all = std::min(all, ProcessorSeconds() - begin);

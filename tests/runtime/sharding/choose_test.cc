@@ -34,7 +34,7 @@ Given Inputs(const Mesh& mesh) {
 
 double Seconds(const Program& program, const Mesh& mesh, const Given& given,
                const Options& options = {}) {
-  return PredictSeconds(*Shard(program, mesh, given, options), options.cost);
+  return PredictSpent(*Shard(program, mesh, given, options), options.cost).seconds;
 }
 
 TEST(ChooseTest, FindsWhatIsAsFastAsMegatronsLayouts) {
