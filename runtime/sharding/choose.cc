@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -82,6 +81,11 @@ class Search {
   Status Put(const Group& group, const Dims& dims) {
     MT_ASSIGN_OR_RETURN(const Layout layout, Layout::Create(mesh_, dims));
     for (const std::string& name : *group.names) given_.states.insert_or_assign(name, layout);
+    return OkStatus();
+  }
+
+  Status PutAll(const std::vector<Group>& groups) {
+    for (const Group& group : groups) MT_RETURN_IF_ERROR(Put(group, group.dims));
     return OkStatus();
   }
 
@@ -181,6 +185,7 @@ struct Standing {
   std::vector<Group> groups;
   double estimate = kImpossible;
   Spent spent = {.seconds = kImpossible};
+  Spent at_first = {.sent_bytes = kImpossible};  // where the climb began
 };
 
 // Makes the best change of one group, alone or with those that follow it, if one pays.
@@ -236,11 +241,11 @@ Result<bool> Improve(Search& search, Standing& now, size_t index, const Mesh& me
 // takes kImpossible seconds where none of it fits. Errors: why the beginning does not.
 Status Climb(Search& search, Standing& now, const Mesh& mesh, bool refuse_uneven, Pay pay) {
   search.Begin();
-  for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search.Put(group, group.dims));
+  MT_RETURN_IF_ERROR(search.PutAll(now.groups));
   const Result<Spent> beginning = search.Spends();
   if (beginning.ok()) {
     now.estimate = search.Estimate();
-    now.spent = *beginning;
+    now.spent = now.at_first = *beginning;
   }
   for (bool changed = true; changed && !search.over();) {
     changed = false;
@@ -355,27 +360,24 @@ Result<std::map<std::string, Layout>> ChooseStateLayouts(const Program& program,
   });
 
   MT_ASSIGN_OR_RETURN(const auto search, Search::Create(program, mesh, std::move(given), options));
-  for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search->Put(group, group.dims));
+  MT_RETURN_IF_ERROR(search->PutAll(now.groups));
   Standing in_turn{now.groups};
   Status from_turns = SplitInTurn(*search, in_turn.groups, mesh, options.refuse_uneven);
-  const Result<Spent> beginning = search->Spends();
 
   const Status from_replicated = Climb(*search, now, mesh, options.refuse_uneven, Pay::kAnything);
   if (from_turns.ok()) {
     from_turns = Climb(*search, in_turn, mesh, options.refuse_uneven, Pay::kNothing);
   }
   if (!from_replicated.ok() && !from_turns.ok()) return from_replicated;
-  const bool sends_more = beginning.ok() && now.spent.sent_bytes > beginning->sent_bytes;
+  const bool sends_more = now.spent.sent_bytes > in_turn.at_first.sent_bytes;
   if (from_turns.ok() && (sends_more || in_turn.spent.seconds < now.spent.seconds)) {
     now = std::move(in_turn);
   }
-  for (const Group& group : now.groups) MT_RETURN_IF_ERROR(search->Put(group, group.dims));
 
   std::map<std::string, Layout> chosen;
   for (const Group& group : now.groups) {
-    for (const std::string& name : *group.names) {
-      chosen.insert_or_assign(name, search->given().states.at(name));
-    }
+    MT_ASSIGN_OR_RETURN(const Layout layout, Layout::Create(mesh, group.dims));
+    for (const std::string& name : *group.names) chosen.insert_or_assign(name, layout);
   }
   return chosen;
 }
