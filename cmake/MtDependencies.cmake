@@ -14,6 +14,11 @@ target_link_libraries(mt_dnnl INTERFACE ${DNNL_LIBRARY})
 target_include_directories(mt_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 mt_install(mt_dnnl dnnl)
 
+# Assembles machine code for x86-64.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  find_path(XBYAK_INCLUDE_DIR xbyak/xbyak.h REQUIRED)
+endif()
+
 # The header of PJRT's C API, for devices behind a plugin: it comes with the plugin that
 # scripts/install-pjrt fetches. Without it the kind `pjrt` is refused at run time.
 set(mt_cache "$ENV{MESHTRAIN_CACHE}")

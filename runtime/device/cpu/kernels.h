@@ -77,7 +77,8 @@ enum class Fold : uint8_t { kSum, kMax, kMin };
 
 struct Kernels {
   const char* name;  // "v3"
-  // Of operands of `type` (select: of b and c). bf16 and f16 are copied, selected and cast only:
+  // Of operands of `type` (select: of b and c). Division by a scalar s multiplies by 1 / s, and is
+  // off by 1.5 units in the last place at most. bf16 and f16 are copied, selected and cast only:
   // what computes with them computes in f32 (plan/widen.h). Null when there is no such loop: the
   // mask is not served (give the scalar as a block), or the operation means nothing.
   BlockFn (*block)(BlockOp op, Type type, ScalarMask scalars);

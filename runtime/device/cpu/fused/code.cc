@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/device/cpu/fused/runs.h"
+
 namespace meshtrain::device::cpu::fused {
 namespace {
 
@@ -34,8 +36,12 @@ class Emitter {
     for (const auto& [reg, value] : late_) {
       const DType dtype = making_.local().type(value).dtype;
       const bool row = out_.bases[reg].row;
-      Instruction store{.fn = ActiveKernels().block(BlockOp::kCopy, static_cast<Type>(dtype), 0),
-                        .row = row};
+      const auto type = static_cast<Type>(dtype);
+      Instruction store{.fn = ActiveKernels().block(BlockOp::kCopy, type, 0),
+                        .op = BlockOp::kCopy,
+                        .row = row,
+                        .type = type};
+      store.operands = 1;
       store.a = reg;
       store.d = ValueBase(value, DTypeBytes(dtype), row);
       out_.block.push_back(store);
@@ -93,10 +99,13 @@ class Emitter {
     pinned_.resize(out_.bases.size());
     if (n.stored) pinned_[d] = true;
     out_.block.push_back({.fn = n.fold ? nullptr : fn,
+                          .op = n.cast || n.fold ? BlockOp::kCount : n.op,
+                          .scalars = served ? mask : 0,
                           .d = d,
                           .a = at[0],
                           .b = at[1],
                           .c = at[2],
+                          .operands = static_cast<int>(n.in.size()),
                           .width = width,
                           .row = n.row && !n.fold,
                           .fold = n.fold,
@@ -112,7 +121,8 @@ class Emitter {
     if (s.kind == Source::kNode && --left_[s.node] == 0) Free(place_[s.node]);
     for (const int t : temporary) Free(t);
     const auto type = static_cast<Type>(n.dtype);
-    out_.block.push_back({.a = a, .sum = static_cast<int>(out_.sums.size()), .type = type});
+    out_.block.push_back(
+        {.a = a, .operands = 1, .sum = static_cast<int>(out_.sums.size()), .type = type});
     out_.sums.push_back({n.value, n.columns, out_.columns, type});
     out_.columns += n.columns;
     return OkStatus();
@@ -141,8 +151,11 @@ class Emitter {
       case Source::kNode: {
         if (!s.of_row) return place_[s.node];
         const int d = NewRegister();
-        out_.block.push_back(
-            {.d = d, .a = place_[s.node], .width = DTypeBytes(s.dtype), .spread = true});
+        out_.block.push_back({.d = d,
+                              .a = place_[s.node],
+                              .operands = 1,
+                              .width = DTypeBytes(s.dtype),
+                              .spread = true});
         temporary->push_back(d);
         return d;
       }
@@ -156,7 +169,8 @@ class Emitter {
         const auto [filled, fresh] = filled_.try_emplace({base, width}, -1);
         if (fresh) {
           filled->second = OwnRegister();
-          out_.block.push_back({.d = filled->second, .a = base, .width = width, .once = true});
+          out_.block.push_back(
+              {.d = filled->second, .a = base, .operands = 1, .width = width, .once = true});
         }
         return filled->second;
       }
@@ -276,7 +290,9 @@ class Emitter {
 }  // namespace
 
 Result<Code> MakeCode(const Making& making, const Chain& chain) {
-  return Emitter(making, chain).Emit();
+  MT_ASSIGN_OR_RETURN(Code code, Emitter(making, chain).Emit());
+  JoinRuns(&code);
+  return code;
 }
 
 }  // namespace meshtrain::device::cpu::fused

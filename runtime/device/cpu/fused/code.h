@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "runtime/device/cpu/fused/chain.h"
+#include "runtime/device/cpu/fused/machine_code.h"
 
 namespace meshtrain::device::cpu::fused {
 
@@ -30,7 +32,10 @@ struct Load {
 
 struct Instruction {
   BlockFn fn = nullptr;            // null: fill or load
+  BlockOp op = BlockOp::kCount;    // what fn computes; kCount: a cast
+  ScalarMask scalars = 0;          // which of its operands are single elements
   int d = 0, a = 0, b = 0, c = 0;  // bases
+  int operands = 0;                // how many of a, b and c it reads
   int load = -1;                   // index, or -1: fill d with the element a
   int64_t width = 4;               // of a fill
   bool once = false;               // a fill or load in a piece's first block only: nothing else
@@ -39,7 +44,8 @@ struct Instruction {
   bool spread = false;             // the element that `a` has for a row, to each of the row's
   std::optional<Fold> fold;        // of a's rows
   int sum = -1;                    // of a's columns: its index
-  Type type = Type::kF32;          // of a fold
+  Type type = Type::kF32;          // of a fold, and of fn's last operand
+  int run = -1;                    // of several such, by machine code: its index
 };
 
 // Of columns.
@@ -55,6 +61,7 @@ struct Code {
   std::vector<Load> loads;
   std::vector<Instruction> block;  // for each block
   std::vector<Sum> sums;
+  std::vector<std::shared_ptr<const MachineCode>> runs;
   int64_t columns = 0;    // of all sums
   int64_t registers = 0;  // of one block each; a register's offset is its index
   int64_t unit = 1;       // elements of which blocks are made of whole ones

@@ -34,6 +34,7 @@ using fused::Code;
 using fused::Instruction;
 using fused::Load;
 using fused::Node;
+using fused::Place;
 using fused::Source;
 using fused::Sum;
 using mesh::Dims;
@@ -43,6 +44,10 @@ using program::ValueId;
 constexpr int64_t kMaxBlock = 2048;  // elements
 constexpr int64_t kCacheBytes =
     28672;  // registers and operands of one block, in a first-level cache of 32 KiB
+// Of chains that add columns: rows of a block, where they leave most of a second-level cache of 512
+// KiB to others.
+constexpr int64_t kRowsOfSums = 8;
+constexpr int64_t kSecondCacheBytes = 196608;
 constexpr int64_t kStackBytes = 1024 * 1024;  // hard limit
 // Of a chain that adds columns. Part of the result (the order of adding), so it depends on nothing.
 constexpr int64_t kMostParts = 64;
@@ -78,12 +83,16 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
     width = std::max(width, DTypeBytes(n.dtype));
     for (const Source& s : n.in) width = std::max(width, DTypeBytes(s.dtype));
   }
-  const int64_t registers = std::max<int64_t>(1, code_.registers);
-  int64_t streams = registers * width;  // bytes that one element takes in the cache
+  int64_t streams = code_.registers * width;  // bytes that one element takes in the cache
   for (const Base& b : code_.bases) streams += b.kind == Base::kValue ? b.stride : 0;
   while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
+  // Sums of a few rows at a time are mostly taken up and put down again.
+  if (!code_.sums.empty()) {
+    const int64_t rows = kRowsOfSums * code_.unit;
+    if (rows > block_ && streams * rows <= kSecondCacheBytes) block_ = rows;
+  }
   block_ = std::max<int64_t>(1, block_ / code_.unit) * code_.unit;
-  registers_bytes_ = registers * width * block_;
+  registers_bytes_ = code_.registers * width * block_;
   if (registers_bytes_ > kStackBytes) {
     return Unimplemented("element-wise chain with too many values alive at once");
   }
@@ -130,14 +139,10 @@ void FusedKernel::AddColumns(const Instruction& i, const std::byte* a, int64_t n
 
 void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, double* sums) const {
   alignas(64) std::byte registers[kStackBytes];
-  struct At {
-    std::byte* p;
-    int64_t stride;
-  };
   // Most chains have few.
-  std::array<At, 256> few;
-  std::vector<At> many(code_.bases.size() > few.size() ? code_.bases.size() : 0);
-  At* const at = many.empty() ? few.data() : many.data();
+  std::array<Place, 256> few;
+  std::vector<Place> many(code_.bases.size() > few.size() ? code_.bases.size() : 0);
+  Place* const at = many.empty() ? few.data() : many.data();
   for (size_t i = 0; i < code_.bases.size(); ++i) {
     const Base& b = code_.bases[i];
     switch (b.kind) {
@@ -156,7 +161,9 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end, doubl
   for (int64_t from = begin; from < end; from += block_) {
     const int64_t n = std::min(block_, end - from);
     for (const Instruction& i : code_.block) {
-      if (i.fn != nullptr) {
+      if (i.run >= 0) {
+        (*code_.runs[i.run])(at, i.row ? n / row_ : n);
+      } else if (i.fn != nullptr) {
         i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.c].p, i.row ? n / row_ : n);
       } else if (i.sum >= 0) {
         AddColumns(i, at[i.a].p, n, sums, first);

@@ -156,6 +156,20 @@ MT_FUNCTION3(MulDiv, a* b / c)
 MT_FUNCTION3(KeepWhere, b*(a > c ? T(1) : T(0)))
 #undef MT_FUNCTION3
 
+// One factor for all: 1 / s, or, where digits of s or of that are missing, 1 / (s f) and a power of
+// two f before it.
+template <typename T>
+void DivideBy(void* d, const void* a, const void* b, const void*, int64_t n) {
+  constexpr T kLarge = sizeof(T) == sizeof(float) ? T(0x1p64F) : T(0x1p512);
+  const T s = *static_cast<const T*>(b);
+  const T size = s < 0 ? -s : s;
+  const T factor = size < 1 / kLarge ? kLarge : size > kLarge ? 1 / kLarge : 1;
+  const T inverse = 1 / (s * factor);
+  const T* x = static_cast<const T*>(a);
+  T* y = static_cast<T*>(d);
+  MT_LOOP y[i] = x[i] * factor * inverse;
+}
+
 template <typename F, typename T, typename D = T>
 BlockFn TwoFor(ScalarMask scalars) {
   switch (scalars) {
@@ -212,7 +226,7 @@ BlockFn ForFloat(BlockOp op, ScalarMask s) {
     case BlockOp::kMul:
       return TwoFor<Mul, T>(s);
     case BlockOp::kDiv:
-      return TwoFor<Div, T>(s);
+      return s == 2 ? DivideBy<T> : TwoFor<Div, T>(s);
     case BlockOp::kPow:
       return TwoFor<Power, T>(s);
     case BlockOp::kMaximum:
