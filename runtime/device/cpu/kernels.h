@@ -75,6 +75,16 @@ using BlockFn = void (*)(void* d, const void* a, const void* b, const void* c, i
 
 enum class Fold : uint8_t { kSum, kMax, kMin };
 
+// Windows in a row. The channels of the first one's taps begin at taps[t], t < count; those of the
+// next one `step` elements further on. Where a window has one place, that of the next one is
+// `apart` elements further on.
+struct WindowRow {
+  const int64_t* taps = nullptr;
+  int64_t count = 0;
+  int64_t windows = 1, step = 0, apart = 0;
+  int64_t channels = 0;
+};
+
 struct Kernels {
   const char* name;  // "v3"
   // Of operands of `type` (select: of b and c). Division by a scalar s multiplies by 1 / s, and is
@@ -113,16 +123,16 @@ struct Kernels {
   void (*sparse_xent_grad)(Type type, Type labels, void* d, const void* g, const void* a,
                            const void* label, int64_t rows, int64_t n);
 
-  // One window of f32 or f64 elements of n channels: the taps' channels begin at a + taps[t], t <
-  // count. d[j] = their sum; or the largest, a NaN before all, -infinity where count = 0, and its t
-  // in at[j] (the first of equals; i32 for f32, i64 for f64; null: not asked for). window_spread:
-  // d[taps[at[j]] + j] += g[j].
-  void (*window_sum)(Type type, void* d, const void* a, const int64_t* taps, int64_t count,
-                     int64_t n);
-  void (*window_max)(Type type, void* d, void* at, const void* a, const int64_t* taps,
-                     int64_t count, int64_t n);
-  void (*window_spread)(Type type, void* d, const void* at, const void* g, const int64_t* taps,
-                        int64_t count, int64_t n);
+  // Of f32 or f64, where a has the taps and d one place for each window. d = the sum of the taps;
+  // or the largest, a NaN before all, -infinity where count = 0; or what v has where a is the
+  // largest (the first of equals), 0 where count = 0. Of the gradient, g has one place for each
+  // window and d has the taps: where a is the largest it becomes g, or g is `add`ed to it, and
+  // elsewhere 0, or 0 is.
+  void (*window_sum)(Type type, void* d, const void* a, const WindowRow& row);
+  void (*window_max)(Type type, void* d, const void* a, const WindowRow& row);
+  void (*window_pick)(Type type, void* d, const void* a, const void* v, const WindowRow& row);
+  void (*window_max_grad)(Type type, void* d, const void* a, const void* g, const WindowRow& row,
+                          bool add);
 
   void (*gemm_f64)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
                    const double* b, int64_t ldb, double* c, int64_t ldc);

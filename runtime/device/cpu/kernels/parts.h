@@ -25,11 +25,11 @@ void SparseXent(Type type, Type labels, void* d, const void* a, const void* labe
                 int64_t n);
 void SparseXentGrad(Type type, Type labels, void* d, const void* g, const void* a,
                     const void* label, int64_t rows, int64_t n);
-void WindowSum(Type type, void* d, const void* a, const int64_t* taps, int64_t count, int64_t n);
-void WindowMax(Type type, void* d, void* at, const void* a, const int64_t* taps, int64_t count,
-               int64_t n);
-void WindowSpread(Type type, void* d, const void* at, const void* g, const int64_t* taps,
-                  int64_t count, int64_t n);
+void WindowSum(Type type, void* d, const void* a, const WindowRow& row);
+void WindowMax(Type type, void* d, const void* a, const WindowRow& row);
+void WindowPick(Type type, void* d, const void* a, const void* v, const WindowRow& row);
+void WindowMaxGrad(Type type, void* d, const void* a, const void* g, const WindowRow& row,
+                   bool add);
 void GemmF64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
              const double* b, int64_t ldb, double* c, int64_t ldc);
 void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups,

@@ -18,6 +18,15 @@ struct WindowShape {
   Spatial low = {0, 0, 0}, high = {0, 0, 0};
 
   int64_t taps() const { return size[0] * size[1] * size[2]; }
+  // From a window's first tap to behind its last.
+  int64_t reach(int d) const { return (size[d] - 1) * dilation[d] + 1; }
+  // Two windows may see one element.
+  bool overlap() const {
+    for (int d = 0; d < 3; ++d) {
+      if (positions[d] > 1 && stride[d] < reach(d)) return true;
+    }
+    return false;
+  }
   int64_t elements_of_one() const { return elements[0] * elements[1] * elements[2]; }
   int64_t positions_of_one() const { return positions[0] * positions[1] * positions[2]; }
   int64_t channels_of_group() const { return channels / groups; }
@@ -46,6 +55,16 @@ KernelPtr MakeConvLoops(const ConvCall& call);
 // Whichever is the fastest of them.
 template <typename T>
 KernelPtr MakeConvKernel(const ConvCall& call);
+
+enum class PoolKind : uint8_t { kSum, kSumGrad, kMax, kMaxGrad, kMaxPick };
+// A sum or maximum of windows, or what follows from one (window.cc); of each channel by itself.
+struct PoolCall {
+  WindowShape shape;
+  PoolKind kind = PoolKind::kSum;
+  program::ValueId a = program::kNoValue, b = program::kNoValue, out = program::kNoValue;
+};
+template <typename T>
+KernelPtr MakePoolKernel(const PoolCall& call);
 
 // How often kernels of each way were made in this process: tests see that a way is taken.
 struct ConvWays {
