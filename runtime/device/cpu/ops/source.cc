@@ -109,6 +109,32 @@ void ForRuns(const Frame& f, const ShardSlices& p, std::byte* out, int64_t width
   });
 }
 
+// Elements first .. first + n - 1 of a tensor that counts to `extent` along a dimension of stride
+// `stride`. What has been counted once is copied.
+template <typename T>
+void Count(T* to, int64_t first, int64_t n, int64_t stride, int64_t extent) {
+  const int64_t period = stride * extent, once = std::min(n, period);
+  int64_t number = first / stride % extent, count = 0;
+  if (stride == 1) {
+    for (int64_t i = 0; i < once; i += count, number = 0) {
+      count = std::min(extent - number, once - i);
+      for (int64_t j = 0; j < count; ++j) to[i + j] = static_cast<T>(number + j);
+    }
+  } else {
+    int64_t left = stride - first % stride;
+    for (int64_t i = 0; i < once; i += count, left = stride) {
+      count = std::min(left, once - i);
+      std::fill_n(to + i, count, static_cast<T>(number));
+      number = number + 1 == extent ? 0 : number + 1;
+    }
+  }
+  const int64_t most = std::max<int64_t>(1, kGrain / period) * period;
+  for (int64_t done = once; done < n; done += count) {
+    count = std::min({done, most, n - done});
+    std::memcpy(to + done, to, count * sizeof(T));
+  }
+}
+
 template <typename T>
 KernelPtr Iota(const Making& making, const TensorType& type, const Op& op) {
   const ShardSlices places(making, type, op);
@@ -118,9 +144,7 @@ KernelPtr Iota(const Making& making, const TensorType& type, const Op& op) {
   return MakeKernel([=](const Frame& f) {
     T* to = f.As<T>(out);
     ForRuns(f, places, f.at[out], sizeof(T), kGrain, [&](int64_t global, int64_t local, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) {
-        to[local + i] = static_cast<T>((global + i) / stride % extent);
-      }
+      Count(to + local, global, n, stride, extent);
     });
   });
 }
