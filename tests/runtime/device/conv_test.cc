@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/device/cpu/gemm.h"
@@ -173,10 +175,10 @@ Memory Filled(const std::vector<T>& numbers) {
 }
 
 template <typename T>
-std::vector<T> RunOn(const Kernel& kernel, const ConvCall& call, Pool* pool) {
+std::vector<T> RunOn(const Kernel& kernel, const ConvCall& call, Pool* pool, uint64_t seed = 1) {
   const Sizes sizes = SizesOf(call);
   // Fenced: nothing behind them is touched.
-  const Memory a = Filled(Numbers<T>(sizes.a, 1)), b = Filled(Numbers<T>(sizes.b, 2)),
+  const Memory a = Filled(Numbers<T>(sizes.a, seed)), b = Filled(Numbers<T>(sizes.b, seed + 1)),
                out = Filled(std::vector<T>(sizes.out, std::nan("")));
   // Nothing in the scratch may be read before it is written.
   const Memory scratch = Filled(
@@ -231,6 +233,34 @@ TEST(ConvTest, PrimitivesGiveWhatTheLoopsGive) {
 TEST(ConvTest, ProductsGiveWhatTheLoopsGive) {
   CheckWay<float>("products", MakeConvProducts<float>, 4e-6);
   CheckWay<double>("products", MakeConvProducts<double>, 1e-14);
+}
+
+// Devices run one kernel at the same time, each on memory of its own, step after step.
+TEST(ConvTest, DevicesRunAPrimitiveAtTheSameTime) {
+  constexpr int kDevices = 3, kSteps = 4;
+  Pool pool(2);
+  for (const Shape& shape : Shapes()) {
+    for (const ConvKind kind : {ConvKind::kForward, ConvKind::kInputGrad, ConvKind::kFilterGrad}) {
+      SCOPED_TRACE(std::string(shape.name) + ", " + std::to_string(static_cast<int>(kind)));
+      const ConvCall call{.shape = shape.w, .kind = kind, .a = 0, .b = 1, .out = 2, .threads = 2};
+      const KernelPtr kernel = MakeConvPrimitive(call);
+      if (kernel == nullptr) continue;
+      std::vector<std::vector<float>> want(kDevices), got(kDevices * kSteps);
+      for (int d = 0; d < kDevices; ++d) {
+        want[d] = RunOn<float>(*MakeConvPrimitive(call), call, nullptr, 10 * d);
+      }
+      std::vector<std::thread> devices;
+      for (int d = 0; d < kDevices; ++d) {
+        devices.emplace_back([&, d] {
+          for (int step = 0; step < kSteps; ++step) {
+            got[d * kSteps + step] = RunOn<float>(*kernel, call, &pool, 10 * d);
+          }
+        });
+      }
+      for (std::thread& device : devices) device.join();
+      for (int i = 0; i < kDevices * kSteps; ++i) EXPECT_EQ(got[i], want[i / kSteps]) << i;
+    }
+  }
 }
 
 // Which way a convolution of a program takes.

@@ -4,13 +4,17 @@
 // Examples are cut into parts, a primitive's call each, on one thread. How many parts there are
 // follows from the shape alone, so the bits of a result do not depend on the threads; a kernel's
 // gradient is the sum of the parts' in their order. Everything is made with the step and has its
-// scratch there; a run makes but handles on memory.
+// scratch there; the handles on memory, which a run points at what it is given, stay for the next
+// one.
 #include <algorithm>
 #include <cstring>
 #include <dnnl.hpp>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernels.h"
 #include "runtime/device/cpu/ops/window.h"
@@ -197,9 +201,44 @@ int64_t BytesOf(const memory::desc& desc) {
   return AlignedBytes(static_cast<int64_t>(desc.get_size()));
 }
 
-memory At(const memory::desc& desc, const void* at) {
-  return {desc, Engine(), const_cast<void*>(at)};
+// On memory of so many bytes, which Point() says where it is. oneDNN 2 then writes zeros to what
+// its own order of a kernel has beyond the kernel: nobody else may have it in use.
+memory HandleOn(const memory::desc& desc) { return {desc, Engine(), DNNL_MEMORY_NONE}; }
+void Point(const memory& handle, const void* at) { handle.set_data_handle(const_cast<void*>(at)); }
+
+// Through oneDNN's C interface: the other one makes maps of handles for each call.
+template <size_t n>
+void Execute(const dnnl::primitive& primitive, const dnnl::stream& stream,
+             const dnnl_exec_arg_t (&args)[n]) {
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(n), args),
+      "could not execute a primitive");
 }
+
+// What calls of a primitive point at memory: of one slot, so of one thread at a time.
+struct PartHandles {
+  explicit PartHandles(const Part& part)
+      : elements(HandleOn(part.elements)),
+        positions(HandleOn(part.positions)),
+        kernel(HandleOn(part.kernel)),
+        scratch(HandleOn(part.scratch)) {}
+  memory elements, positions;
+  memory kernel;  // of a kernel's gradient
+  memory scratch;
+};
+struct SlotHandles {
+  SlotHandles(const Part& part, const Part& last) : part(part), last(last) {}
+  dnnl::stream stream{Engine()};
+  PartHandles part, last;
+};
+// Of one run at a time.
+struct RunHandles {
+  RunHandles(const memory::desc& own, const memory::desc& kernel, const memory::desc& scratch)
+      : own(HandleOn(own)), kernel(HandleOn(kernel)), scratch(HandleOn(scratch)) {}
+  dnnl::stream stream{Engine()};
+  memory own, kernel, scratch;  // of bringing kernels into order; all slots read `kernel`
+  std::vector<SlotHandles> slots;
+};
 
 class ConvPrimitive final : public Kernel {
  public:
@@ -235,65 +274,10 @@ class ConvPrimitive final : public Kernel {
   }
 
   void Run(const Frame& f) const override {
-    dnnl::stream stream(Engine());
-    const auto slot_at = [&](int64_t slot) {
-      return f.scratch + kernels_ * kernel_bytes_ + slot * slot_bytes_;
-    };
-    const bool into = call_.kind != ConvKind::kFilterGrad;
-    const auto order = [&](const memory& from, const memory& to) {
-      order_.execute(stream, {{DNNL_ARG_FROM, from},
-                              {DNNL_ARG_TO, to},
-                              {DNNL_ARG_SCRATCHPAD, At(order_scratch_, slot_at(0))}});
-    };
-    memory kernel;
-    if (into) {
-      kernel = At(part_.kernel, f.scratch);
-      order(At(own_, f.As<float>(call_.b)), kernel);
-    }
-    const int64_t in_elements = call_.shape.elements_of_one() * call_.shape.channels;
-    const int64_t in_positions = call_.shape.positions_of_one() * call_.shape.features;
-    const bool reads_elements = call_.kind != ConvKind::kInputGrad;
-    const float* elements = f.As<float>(reads_elements ? call_.a : call_.out);
-    const float* positions = f.As<float>(call_.kind == ConvKind::kForward     ? call_.out
-                                         : call_.kind == ConvKind::kInputGrad ? call_.a
-                                                                              : call_.b);
-    InSlots(f, slots_, parts_, [&](int64_t slot, int64_t begin, int64_t end) {
-      dnnl::stream own(Engine());
-      for (int64_t i = begin; i < end; ++i) {
-        const Part& part = i + 1 == parts_ ? last_ : part_;
-        const int64_t first = i * part_.n;
-        const memory x = At(part.elements, elements + first * in_elements);
-        const memory y = At(part.positions, positions + first * in_positions);
-        const memory scratch = At(part.scratch, slot_at(slot));
-        switch (call_.kind) {
-          case ConvKind::kForward:
-            part.primitive.execute(own, {{DNNL_ARG_SRC, x},
-                                         {DNNL_ARG_WEIGHTS, kernel},
-                                         {DNNL_ARG_DST, y},
-                                         {DNNL_ARG_SCRATCHPAD, scratch}});
-            break;
-          case ConvKind::kInputGrad:
-            part.primitive.execute(own, {{DNNL_ARG_DIFF_DST, y},
-                                         {DNNL_ARG_WEIGHTS, kernel},
-                                         {DNNL_ARG_DIFF_SRC, x},
-                                         {DNNL_ARG_SCRATCHPAD, scratch}});
-            break;
-          case ConvKind::kFilterGrad:
-            part.primitive.execute(
-                own, {{DNNL_ARG_SRC, x},
-                      {DNNL_ARG_DIFF_DST, y},
-                      {DNNL_ARG_DIFF_WEIGHTS, At(part.kernel, f.scratch + i * kernel_bytes_)},
-                      {DNNL_ARG_SCRATCHPAD, scratch}});
-            break;
-        }
-      }
-      own.wait();
-    });
-    if (!into) {
-      AddUp(f);
-      order(At(part_.kernel, f.scratch), At(own_, f.As<float>(call_.out)));
-    }
-    stream.wait();
+    std::unique_ptr<RunHandles> handles = TakeHandles();
+    RunWith(f, *handles);
+    const MutexLock lock(mutex_);
+    free_.push_back(std::move(handles));
   }
 
  private:
@@ -307,6 +291,71 @@ class ConvPrimitive final : public Kernel {
     }
     return std::clamp<int64_t>(n * call.shape.products_of_one() / kWorthwhile, 1,
                                std::max<int64_t>(1, most));
+  }
+
+  // Devices that run the kernel at the same time have handles of their own.
+  std::unique_ptr<RunHandles> TakeHandles() const {
+    {
+      const MutexLock lock(mutex_);
+      if (!free_.empty()) {
+        std::unique_ptr<RunHandles> handles = std::move(free_.back());
+        free_.pop_back();
+        return handles;
+      }
+    }
+    auto handles = std::make_unique<RunHandles>(own_, part_.kernel, order_scratch_);
+    for (int64_t slot = 0; slot < slots_; ++slot) handles->slots.emplace_back(part_, last_);
+    return handles;
+  }
+
+  void RunWith(const Frame& f, RunHandles& h) const {
+    const auto slot_at = [&](int64_t slot) {
+      return f.scratch + kernels_ * kernel_bytes_ + slot * slot_bytes_;
+    };
+    const bool into = call_.kind != ConvKind::kFilterGrad;
+    const auto order = [&] {
+      Point(h.own, f.at[into ? call_.b : call_.out]);
+      Point(h.kernel, f.scratch);
+      Point(h.scratch, slot_at(0));
+      Execute(order_, h.stream,
+              {{DNNL_ARG_FROM, (into ? h.own : h.kernel).get()},
+               {DNNL_ARG_TO, (into ? h.kernel : h.own).get()},
+               {DNNL_ARG_SCRATCHPAD, h.scratch.get()}});
+    };
+    if (into) order();
+    const int64_t in_elements = call_.shape.elements_of_one() * call_.shape.channels;
+    const int64_t in_positions = call_.shape.positions_of_one() * call_.shape.features;
+    const bool reads_elements = call_.kind != ConvKind::kInputGrad;
+    const float* elements = f.As<float>(reads_elements ? call_.a : call_.out);
+    const float* positions = f.As<float>(call_.kind == ConvKind::kForward     ? call_.out
+                                         : call_.kind == ConvKind::kInputGrad ? call_.a
+                                                                              : call_.b);
+    InSlots(f, slots_, parts_, [&](int64_t slot, int64_t begin, int64_t end) {
+      SlotHandles& own = h.slots[slot];
+      Point(own.part.scratch, slot_at(slot));
+      Point(own.last.scratch, slot_at(slot));
+      for (int64_t i = begin; i < end; ++i) {
+        const bool last = i + 1 == parts_;
+        const PartHandles& part = last ? own.last : own.part;
+        Point(part.elements, elements + i * part_.n * in_elements);
+        Point(part.positions, positions + i * part_.n * in_positions);
+        if (!into) Point(part.kernel, f.scratch + i * kernel_bytes_);
+        Execute((last ? last_ : part_).primitive, own.stream,
+                {{call_.kind == ConvKind::kInputGrad ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC,
+                  part.elements.get()},
+                 {call_.kind == ConvKind::kForward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST,
+                  part.positions.get()},
+                 {into ? DNNL_ARG_WEIGHTS : DNNL_ARG_DIFF_WEIGHTS,
+                  (into ? h.kernel : part.kernel).get()},
+                 {DNNL_ARG_SCRATCHPAD, part.scratch.get()}});
+      }
+      own.stream.wait();
+    });
+    if (!into) {
+      AddUp(f);
+      order();
+    }
+    h.stream.wait();
   }
 
   // The parts' gradients into the first one's place.
@@ -334,6 +383,8 @@ class ConvPrimitive final : public Kernel {
   memory::desc own_, order_scratch_;
   dnnl::primitive order_;
   int64_t kernel_bytes_ = 0, slot_bytes_ = 0;
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<RunHandles>> free_ MT_GUARDED_BY(mutex_);
 };
 
 }  // namespace
