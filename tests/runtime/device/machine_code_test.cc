@@ -348,13 +348,14 @@ TEST(RunsTest, JoinedBlocksComputeTheSame) {
       }
       code.block.push_back(made);
     }
-    code.registers = count;
+    code.registers = code.apart = count;
     const int64_t n = 1 + random.Below(90);
     Code joined = code;
     JoinRuns(&joined);
     joined_instructions += static_cast<int64_t>(joined.block.size());
     runs += static_cast<int64_t>(joined.runs.size());
     EXPECT_LE(joined.registers, code.registers);
+    EXPECT_EQ(joined.apart, code.apart);
     const int memories = kRegisters + kInputs + outputs;
     Block before(memories, n), after(memories, n);
     for (int i = 0; i < kInputs; ++i) {

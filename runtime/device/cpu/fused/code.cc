@@ -46,7 +46,7 @@ class Emitter {
       store.d = ValueBase(value, DTypeBytes(dtype), row);
       out_.block.push_back(store);
     }
-    out_.registers = static_cast<int64_t>(free_.size());
+    out_.registers = out_.apart = static_cast<int64_t>(free_.size());
     return std::move(out_);
   }
 

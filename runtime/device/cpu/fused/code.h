@@ -64,6 +64,7 @@ struct Code {
   std::vector<std::shared_ptr<const MachineCode>> runs;
   int64_t columns = 0;    // of all sums
   int64_t registers = 0;  // of one block each; a register's offset is its index
+  int64_t apart = 0;      // as many where no instructions have been joined to runs
   int64_t unit = 1;       // elements of which blocks are made of whole ones
 };
 

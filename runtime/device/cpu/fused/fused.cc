@@ -83,14 +83,15 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
     width = std::max(width, DTypeBytes(n.dtype));
     for (const Source& s : n.in) width = std::max(width, DTypeBytes(s.dtype));
   }
-  int64_t streams = code_.registers * width;  // bytes that one element takes in the cache
+  // The block is part of the order in which columns are added: not a matter of runs then.
+  const bool adds = !code_.sums.empty();
+  int64_t streams =
+      (adds ? code_.apart : code_.registers) * width;  // bytes of an element in the cache
   for (const Base& b : code_.bases) streams += b.kind == Base::kValue ? b.stride : 0;
   while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
   // Sums of a few rows at a time are mostly taken up and put down again.
-  if (!code_.sums.empty()) {
-    const int64_t rows = kRowsOfSums * code_.unit;
-    if (rows > block_ && streams * rows <= kSecondCacheBytes) block_ = rows;
-  }
+  const int64_t rows = kRowsOfSums * code_.unit;
+  if (adds && rows > block_ && streams * rows <= kSecondCacheBytes) block_ = rows;
   block_ = std::max<int64_t>(1, block_ / code_.unit) * code_.unit;
   registers_bytes_ = code_.registers * width * block_;
   if (registers_bytes_ > kStackBytes) {
