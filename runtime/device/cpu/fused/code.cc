@@ -290,8 +290,10 @@ class Emitter {
 }  // namespace
 
 Result<Code> MakeCode(const Making& making, const Chain& chain) {
+  // Elements from which on code of its own pays: a few vectors.
+  constexpr int64_t kWorthwhile = 64;
   MT_ASSIGN_OR_RETURN(Code code, Emitter(making, chain).Emit());
-  JoinRuns(&code);
+  if (mesh::NumElements(chain.domain()) >= kWorthwhile) JoinRuns(&code);
   return code;
 }
 

@@ -214,7 +214,9 @@ class Joiner {
 }  // namespace
 
 void JoinRuns(Code* code) {
-  if (!Assembles(ActiveKernels())) return;
+  // The time to look grows with the square of a block, and few are that long.
+  constexpr size_t kMostInstructions = 256;
+  if (!Assembles(ActiveKernels()) || code->block.size() > kMostInstructions) return;
   if (auto joined = Joiner(*code).Join()) *code = *std::move(joined);
 }
 

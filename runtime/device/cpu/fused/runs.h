@@ -6,7 +6,8 @@
 namespace meshtrain::device::cpu::fused {
 
 // Puts an instruction each in the place of runs of neighbours that there is machine code for;
-// registers that nothing reads any more are gone. Changes nothing that the code computes.
+// registers that nothing reads any more are gone. Changes nothing that the code computes. Leaves
+// very long blocks as they are.
 void JoinRuns(Code* code);
 
 }  // namespace meshtrain::device::cpu::fused
