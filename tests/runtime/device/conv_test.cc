@@ -12,8 +12,8 @@
 
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernels.h"
-#include "runtime/device/cpu/memory.h"
 #include "runtime/device/cpu/ops/window.h"
+#include "tests/runtime/device/fenced.h"
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -168,20 +168,13 @@ Sizes SizesOf(const ConvCall& call) {
 }
 
 template <typename T>
-Memory Filled(const std::vector<T>& numbers) {
-  Memory memory = *Memory::Create(static_cast<int64_t>(numbers.size() * sizeof(T)), true);
-  std::copy(numbers.begin(), numbers.end(), reinterpret_cast<T*>(memory.data()));
-  return memory;
-}
-
-template <typename T>
 std::vector<T> RunOn(const Kernel& kernel, const ConvCall& call, Pool* pool, uint64_t seed = 1) {
   const Sizes sizes = SizesOf(call);
   // Fenced: nothing behind them is touched.
-  const Memory a = Filled(Numbers<T>(sizes.a, seed)), b = Filled(Numbers<T>(sizes.b, seed + 1)),
-               out = Filled(std::vector<T>(sizes.out, std::nan("")));
+  const Memory a = Fenced(Numbers<T>(sizes.a, seed)), b = Fenced(Numbers<T>(sizes.b, seed + 1)),
+               out = Fenced(std::vector<T>(sizes.out, std::nan("")));
   // Nothing in the scratch may be read before it is written.
-  const Memory scratch = Filled(
+  const Memory scratch = Fenced(
       std::vector<float>(AlignedBytes(kernel.scratch_bytes()) / sizeof(float), std::nanf("")));
   std::byte* at[] = {a.data(), b.data(), out.data()};
   const OneOpenMpThread one;

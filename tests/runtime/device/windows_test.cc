@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "runtime/device/cpu/kernels.h"
-#include "runtime/device/cpu/memory.h"
 #include "runtime/device/cpu/ops/window.h"
+#include "tests/runtime/device/fenced.h"
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -210,13 +210,6 @@ std::vector<T> ByDefinition(const PoolCall& call, const std::vector<T>& a,
   return out;
 }
 
-template <typename T>
-Memory Filled(const std::vector<T>& numbers) {
-  Memory memory = *Memory::Create(static_cast<int64_t>(numbers.size() * sizeof(T)), true);
-  std::copy(numbers.begin(), numbers.end(), reinterpret_cast<T*>(memory.data()));
-  return memory;
-}
-
 // How many of them differ in a bit.
 template <typename T>
 int64_t Differing(const T* got, const std::vector<T>& want) {
@@ -246,8 +239,8 @@ void CheckKernels() {
       const KernelPtr kernel = MakePoolKernel<T>(call);
       for (Pool* on : {static_cast<Pool*>(nullptr), &pool}) {
         // Fenced: nothing behind them is touched. Whatever is not written stays odd.
-        const Memory first = Filled(a), second = Filled(b),
-                     out = Filled(std::vector<T>(want.size(), T{12345}));
+        const Memory first = Fenced(a), second = Fenced(b),
+                     out = Fenced(std::vector<T>(want.size(), T{12345}));
         std::byte* at[] = {first.data(), second.data(), out.data()};
         kernel->Run({.at = at, .pool = on});
         EXPECT_EQ(Differing(reinterpret_cast<const T*>(out.data()), want), 0)

@@ -1,7 +1,6 @@
 #include "runtime/device/cpu/fused/runs.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <optional>

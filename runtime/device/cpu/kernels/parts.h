@@ -10,6 +10,15 @@
 
 namespace meshtrain::device::cpu::MT_ISA {
 
+// Of a vector register.
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
 BlockFn FindBlock(BlockOp op, Type type, ScalarMask scalars);
 BlockFn FindCast(Type from, Type to);
 void Fill(void* d, const void* element, int64_t width, int64_t n);

@@ -10,16 +10,9 @@ namespace meshtrain::device::cpu::MT_ISA {
 namespace {
 
 // A word per 64-bit lane. Only the low half counts; the high half may hold anything.
-#if defined(__AVX512F__)
-constexpr int kBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kBytes = 32;
-#else
-constexpr int kBytes = 16;
-#endif
-typedef uint64_t Lanes __attribute__((vector_size(kBytes)));
-typedef int64_t Places __attribute__((vector_size(kBytes)));
-constexpr int kLanes = kBytes / 8;
+typedef uint64_t Lanes __attribute__((vector_size(kVectorBytes)));
+typedef int64_t Places __attribute__((vector_size(kVectorBytes)));
+constexpr int kLanes = kVectorBytes / 8;
 constexpr int kChains = 4;  // independent groups in flight, since each round waits for the last
 
 // The 64-bit products of the low halves.

@@ -8,14 +8,6 @@
 namespace meshtrain::device::cpu::MT_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
-
 template <typename T>
 struct WholeAs;  // an integer as wide as T
 template <>
