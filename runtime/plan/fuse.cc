@@ -70,18 +70,6 @@ Folded FoldedInChain(const Program& local, const Op& op, int64_t fewest_folded) 
   return fewest_folded > 0 && folded.count >= fewest_folded ? folded : Folded{};
 }
 
-// Which ops chains may hold: what follows from the op alone.
-std::vector<bool> Chained(const Program& local, const Options& options) {
-  std::vector<bool> chained;
-  for (const Op& op : local.ops) {
-    const OpDef* def = program::Registry::Standard().Find(op.kind);
-    MT_CHECK(def != nullptr);
-    const bool folds = FoldedInChain(local, op, options.fewest_folded).kind != Folded::kNothing;
-    chained.push_back(options.fuse && (folds || CanFuse(local, op, *def)));
-  }
-  return chained;
-}
-
 // What an op is to its chain: a value of the whole index space, a fold of its rows, a value for
 // each row, or a sum of its columns, which is there when the chain has ended.
 enum class Role : uint8_t { kNone, kWhole, kFold, kRow, kSum };
@@ -234,14 +222,35 @@ Folded FoldedBy(const Program& local, const Op& op) {
   return {Folded::kColumns, row, rest};
 }
 
-bool Folds(const Program& local, const Step& step) {
-  return step.kind == StepKind::kFused && std::any_of(step.ops.begin(), step.ops.end(), [&](int i) {
-           return FoldedBy(local, local.ops[i]).kind != Folded::kNothing;
-         });
+std::vector<bool> Chained(const Program& local, const Options& options) {
+  std::vector<bool> chained;
+  for (const Op& op : local.ops) {
+    const OpDef* def = program::Registry::Standard().Find(op.kind);
+    MT_CHECK(def != nullptr);
+    const bool folds = FoldedInChain(local, op, options.fewest_folded).kind != Folded::kNothing;
+    chained.push_back(options.fuse && (folds || CanFuse(local, op, *def)));
+  }
+  return chained;
 }
 
-std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& guard_values,
-                           const Options& options) {
+bool AtTheSameIndex(const Program& local, const Step& step, ValueId read, ValueId written) {
+  if (step.kind != StepKind::kFused) return false;
+  const program::TensorType &from = local.type(read), &to = local.type(written);
+  const int64_t elements = to.num_elements();
+  if (from.num_elements() != elements ||
+      mesh::DTypeBytes(from.dtype) != mesh::DTypeBytes(to.dtype)) {
+    return false;
+  }
+  // What a fold makes is smaller than what it folds, and is there row by row, or at the end.
+  return std::none_of(step.ops.begin(), step.ops.end(), [&](int i) {
+    const Op& op = local.ops[i];
+    return FoldedBy(local, op).kind != Folded::kNothing &&
+           local.type(op.operands[0]).num_elements() != elements;
+  });
+}
+
+std::vector<Step> Schedule(const Program& local, const std::vector<bool>& waits,
+                           const std::vector<ValueId>& guard_values, const Options& options) {
   const auto& registry = program::Registry::Standard();
   std::vector<int> guards;
   for (const ValueId v : guard_values) {
@@ -286,7 +295,6 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
     // Before any chain is made, since what fuses depends on dimensions.
     for (int i = 0; i < static_cast<int>(local.ops.size()); ++i) bucket(i);
   }
-  const std::vector<bool> waits = WaitsForReaders(local, Chained(local, options));
   for (size_t i = 0; i < local.ops.size(); ++i) {
     const Op& op = local.ops[i];
     const auto index = static_cast<int>(i);

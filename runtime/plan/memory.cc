@@ -137,10 +137,10 @@ void PlaceBuffers(Plan* plan, bool overlap) {
     if (in_place) {
       const int writer = born[state.exit];
       const Step& step = plan->steps[writer];
-      const bool same_index = step.kind == StepKind::kFused && !Folds(local, step);
-      in_place =
-          writer > guarded && overlapped[state.entry] < writer &&
-          (last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index));
+      in_place = writer > guarded && overlapped[state.entry] < writer &&
+                 (last_read[state.entry] < writer ||
+                  (last_read[state.entry] == writer &&
+                   AtTheSameIndex(local, step, state.entry, state.exit)));
     }
     if (in_place) {
       slots[state.exit] = place;
@@ -161,21 +161,41 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   // An all-reduce, or a reshape, whose operand nobody reads beside or after it leaves its result in
   // the operand's place.
   std::vector<ValueId> in_place_of(local.values.size(), -1);
+  const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
+  const auto leave = [&](ValueId to, ValueId from) {
+    in_place_of[to] = from;
+    ValueId first = from;  // whose place it is
+    while (in_place_of[first] >= 0) first = in_place_of[first];
+    dies[first] = std::max({dies[first], dies[to], last_read[to]});
+  };
   for (int s = 0; s < end; ++s) {
     if (plan->steps[s].kind == StepKind::kCopy) continue;
     for (const int i : plan->steps[s].ops) {
       const program::Op& op = local.ops[i];
       if (op.kind != "all_reduce" && op.kind != "reshape") continue;
       const ValueId from = op.operands[0], to = op.results[0];
-      const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
       if (last_step[from] != s || last_readers[from] != 1 || !free(from) || !free(to) ||
           last_read[from] == end || (op.kind == "reshape" && overlapped[from] >= s)) {
         continue;
       }
-      in_place_of[to] = from;
-      ValueId first = from;  // whose place it is
-      while (in_place_of[first] >= 0) first = in_place_of[first];
-      dies[first] = std::max({dies[first], dies[to], last_read[to]});
+      leave(to, from);
+    }
+  }
+  // So does a chain, at the place of an operand of as many elements that nobody reads behind it: it
+  // writes what is near the processor already.
+  for (int s = 0; s < end; ++s) {
+    const Step& step = plan->steps[s];
+    if (step.kind != StepKind::kFused) continue;
+    std::set<ValueId> taken;
+    for (const ValueId to : step.writes) {
+      if (!free(to)) continue;
+      const auto from = std::find_if(step.reads.begin(), step.reads.end(), [&](ValueId v) {
+        return free(v) && !taken.contains(v) && std::max(dies[v], last_read[v]) == s &&
+               overlapped[v] < s && AtTheSameIndex(local, step, v, to);
+      });
+      if (from == step.reads.end()) continue;
+      taken.insert(*from);
+      leave(to, *from);
     }
   }
   std::vector<Life> lives;

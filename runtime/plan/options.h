@@ -12,6 +12,9 @@ struct Options {
   // Folds (Folded in plan.h) belong to chains where they make one element of at least so many: with
   // fewer the loop over rows costs more than another pass. 0: never.
   int64_t fewest_folded = 16;
+  // Chains that come much later compute what is cheap to compute again, in place of reading it,
+  // from so many bytes on: less stays near the processor. 0: of any size.
+  int64_t least_repeated = int64_t{64} << 10;
   // All-reduces of one group are joined into a bucket until it holds this much, and one of a scalar
   // (a count, a loss) whatever it holds; 0: never.
   int64_t bucket_bytes = int64_t{4} << 20;

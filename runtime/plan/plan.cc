@@ -231,10 +231,7 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
     GiveProducer(&plan.partitioned, &plan.partitioned.local.outputs[i]);
   }
   plan.zero_output = plan.partitioned.guard_output;
-  plan.steps = Schedule(local, plan.GuardValues(), options);
-  PlaceBuffers(&plan, options.overlap);
-  if (!plan.GuardValues().empty()) plan.guard_step = GuardStep(plan);
-  MT_RETURN_IF_ERROR(Verify(plan, options.overlap));
+  // What is computed twice counts once.
   for (const Op& op : local.ops) {
     std::vector<program::TensorType> operands, results;
     for (const ValueId v : op.operands) operands.push_back(local.type(v));
@@ -243,6 +240,15 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
         program::CostOf(*program::Registry::Standard().Find(op.kind), {operands, op.attrs}, results)
             .flops;
   }
+  std::vector<bool> waits(local.ops.size(), false);
+  if (options.fuse) {
+    const std::vector<bool> chained = Chained(local, options);
+    waits = RepeatForReaders(&plan.partitioned, chained, WaitsForReaders(local, chained), options);
+  }
+  plan.steps = Schedule(local, waits, plan.GuardValues(), options);
+  PlaceBuffers(&plan, options.overlap);
+  if (!plan.GuardValues().empty()) plan.guard_step = GuardStep(plan);
+  MT_RETURN_IF_ERROR(Verify(plan, options.overlap));
   const std::string identity = Identity(plan);
   plan.hash = XXH3_64bits(identity.data(), identity.size());
   return plan;

@@ -4,14 +4,15 @@
 //
 // Kept true, and checked of every plan before MakePlan returns it: each op is in one step, but for
 // the constants below; a value's producer is scheduled before its readers; two values whose
-// lifetimes overlap never share bytes (an all-reduce may leave its result in its operand's place);
-// a state is updated in its own place by the last reader of its entry value or later (an
-// element-wise step may read the entry and write the exit at the same index), else through a copy
-// at the end. A scalar `constant` that only fused steps read is never stored: its slot is kNone, it
-// is in no step, and readers take the number from the op. Fused steps hold element-wise ops whose
-// results all have the same dimensions D, and what folds these (Folded); an operand that enters
-// from outside has D's dimensions, or one element, or is a row (D's trailing dimensions, the
-// leading ones absent or 1) or a column (D's leading dimensions, the trailing ones 1).
+// lifetimes overlap never share bytes; an all-reduce or a reshape may leave its result in its
+// operand's place, and a fused step writes over an operand that nothing reads behind it, element
+// for element; a state is updated in its own place by the last reader of its entry value or later,
+// else through a copy at the end. A scalar `constant` that only fused steps read is never stored:
+// its slot is kNone, it is in no step, and readers take the number from the op. Fused steps hold
+// element-wise ops whose results all have the same dimensions D, and what folds these (Folded); an
+// operand that enters from outside has D's dimensions, or one element, or is a row (D's trailing
+// dimensions, the leading ones absent or 1) or a column (D's leading dimensions, the trailing ones
+// 1).
 #pragma once
 
 #include <cstdint>
@@ -114,7 +115,7 @@ struct Plan {
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
   int64_t peak_bytes = 0;  // arena + states + inputs + outputs, per device
-  double flops = 0;        // per device and step
+  double flops = 0;        // per device and step; what chains compute again counts once
   uint64_t hash =
       0;  // of the local program, layouts, mesh, order and places; not of names of files or lines
 

@@ -340,13 +340,7 @@ class Player {
   // index, an all-reduce or a reshape on its own operand.
   bool InPlace(const Step& step, ValueId read, ValueId written) const {
     if (plan_.slots[read].offset != plan_.slots[written].offset) return false;
-    const auto& from = local_.type(read);
-    const auto& to = local_.type(written);
-    if (step.kind == StepKind::kFused) {
-      if (Folds(local_, step)) return false;
-      if (from == to) return true;
-      return from.num_elements() == to.num_elements() && from.num_bytes() == to.num_bytes();
-    }
+    if (step.kind == StepKind::kFused) return AtTheSameIndex(local_, step, read, written);
     const int producer = local_.values[written].op;
     if (producer < 0) return false;
     const program::Op& op = local_.ops[producer];

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "runtime/plan/internal.h"
 #include "runtime/program/registry.h"
@@ -35,7 +36,7 @@ class Waiting {
     at_ = level_;
   }
 
-  std::vector<bool> Find() {
+  Computed Find() && {
     std::vector<bool> waits(local_.ops.size(), false);
     for (int i = static_cast<int>(local_.ops.size()) - 1; i >= 0; --i) {
       const std::optional<ValueId> first = OnlyOperand(i);
@@ -59,7 +60,7 @@ class Waiting {
         at_[op] = level;
       }
     }
-    return waits;
+    return {std::move(at_), std::move(waits)};
   }
 
  private:
@@ -98,7 +99,7 @@ class Waiting {
 
 }  // namespace
 
-std::vector<bool> WaitsForReaders(const Program& local, const std::vector<bool>& chained) {
+Computed WaitsForReaders(const Program& local, const std::vector<bool>& chained) {
   return Waiting(local, chained).Find();
 }
 

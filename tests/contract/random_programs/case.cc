@@ -66,6 +66,7 @@ class Chooser {
     if (plain) return way;
     way.plan.fuse = Chance(0.6);
     way.plan.fewest_folded = Chance(0.5) ? 2 : 0;
+    way.plan.least_repeated = Chance(0.7) ? 0 : 512;
     const int64_t buckets[] = {0, 64, 4096, int64_t{4} << 20};
     way.plan.bucket_bytes = buckets[Pick(4)];
     way.plan.recorded_order = Chance(0.3);
@@ -127,6 +128,7 @@ Result<Way> ParseWay(const std::string& line) {
     const std::string name = word.substr(0, equals);
     if (name == "fuse") way.plan.fuse = *value != 0;
     if (name == "folds") way.plan.fewest_folded = *value;
+    if (name == "repeats") way.plan.least_repeated = *value;
     if (name == "bucket") way.plan.bucket_bytes = *value;
     if (name == "overlap") way.plan.overlap = *value != 0;
     if (name == "recorded") way.plan.recorded_order = *value != 0;
@@ -145,6 +147,7 @@ std::string Way::ToString() const {
   }
   return name + " fuse=" + std::to_string(plan.fuse) +
          " folds=" + std::to_string(plan.fewest_folded) +
+         " repeats=" + std::to_string(plan.least_repeated) +
          " bucket=" + std::to_string(plan.bucket_bytes) +
          " overlap=" + std::to_string(plan.overlap) +
          " recorded=" + std::to_string(plan.recorded_order) + " finite=" + std::to_string(finite) +

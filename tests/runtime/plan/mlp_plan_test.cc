@@ -65,7 +65,7 @@ Job TwoAxes() {
   return job;
 }
 
-Plan PlanOf(const Job& job, const Options& options = {}, const sharding::MlpSizes& sizes = {}) {
+Plan PlanOfJob(const Job& job, const Options& options = {}, const sharding::MlpSizes& sizes = {}) {
   auto partitioned = sharding::Shard(MlpTrainStep(sizes), job.mesh, job.given);
   EXPECT_TRUE(partitioned.ok()) << partitioned.status().ToString();
   auto plan = MakePlan(*std::move(partitioned), options);
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, MlpPlanTest, ::testing::Values(DataParallel(), 
                          });
 
 TEST_P(MlpPlanTest, CollectivesAreThoseThatTheShapesAskFor) {
-  const Plan plan = PlanOf(job());
+  const Plan plan = PlanOfJob(job());
   int64_t bytes = 0;
   ASSERT_EQ(plan.Collectives().size(), job().collectives.size());
   for (const CollectiveBytes& want : job().collectives) {
@@ -111,13 +111,13 @@ TEST_P(MlpPlanTest, CollectivesAreThoseThatTheShapesAskFor) {
 TEST_P(MlpPlanTest, HowStepsAreOrderedDoesNotChangeWhatMoves) {
   for (const Options& options : {Options{.fuse = false}, Options{.bucket_bytes = 0},
                                  Options{.overlap = true}, Options{.recorded_order = true}}) {
-    EXPECT_EQ(PlanOf(job(), options).CollectiveBytesPerStep(),
-              PlanOf(job()).CollectiveBytesPerStep());
+    EXPECT_EQ(PlanOfJob(job(), options).CollectiveBytesPerStep(),
+              PlanOfJob(job()).CollectiveBytesPerStep());
   }
 }
 
 TEST_P(MlpPlanTest, MemoryIsWhatTheStepHoldsAndAnArenaForItsGradients) {
-  const Plan plan = PlanOf(job());
+  const Plan plan = PlanOfJob(job());
   EXPECT_EQ(plan.state_bytes, StateBytes());
   EXPECT_EQ(plan.input_bytes, InputBytes());
   EXPECT_EQ(plan.output_bytes, kOutputBytes);
@@ -156,7 +156,7 @@ std::vector<std::string> Section(const std::string& text, const std::string& tit
 }
 
 TEST_P(MlpPlanTest, TheReportPrintsTheSameCollectives) {
-  const Plan plan = PlanOf(job());
+  const Plan plan = PlanOfJob(job());
   const std::vector<std::string> lines = Section(plan.Report(), "collectives per step and device");
   const std::regex row(R"( +(\S+) +over (\S+) +(\d+) x +(\d+) bytes \((.+)\))");
   std::vector<CollectiveBytes> printed;
@@ -179,7 +179,7 @@ TEST_P(MlpPlanTest, TheReportPrintsTheSameCollectives) {
 }
 
 TEST_P(MlpPlanTest, TheReportPrintsTensorsMemoryAndHash) {
-  const Plan plan = PlanOf(job());
+  const Plan plan = PlanOfJob(job());
   const std::string report = plan.Report();
   EXPECT_TRUE(report.starts_with("plan of train_step on 8 devices, mesh " + job().name + "\n"))
       << report;
@@ -212,19 +212,19 @@ TEST_P(MlpPlanTest, TheReportPrintsTensorsMemoryAndHash) {
 
 TEST(MlpPlanHashTest, IsEqualForTheSameAndDiffersWhereSomethingElseWouldRun) {
   const Job base = TwoAxes();
-  const uint64_t hash = PlanOf(base).hash;
-  EXPECT_EQ(PlanOf(base).hash, hash);
+  const uint64_t hash = PlanOfJob(base).hash;
+  EXPECT_EQ(PlanOfJob(base).hash, hash);
 
   std::map<std::string, uint64_t> others;
   Job job = TwoAxes();
-  others["another mesh"] = PlanOf(DataParallel()).hash;
+  others["another mesh"] = PlanOfJob(DataParallel()).hash;
   // The same sizes under other names.
   job.mesh = *Mesh::Parse("rows=4,model=2");
   job.given = {};
   job.given.inputs.insert_or_assign("x", *Layout::BatchSharded(job.mesh, "rows", 2));
   GiveLayer(job.given, "hidden_1", *Layout::Parse("{*, model}", job.mesh));
   GiveLayer(job.given, "hidden_2", *Layout::Parse("{model, *}", job.mesh));
-  others["another name of an axis"] = PlanOf(job).hash;
+  others["another name of an axis"] = PlanOfJob(job).hash;
   // The same axes over devices of two processes.
   std::vector<mesh::Device> devices;
   for (int i = 0; i < 8; ++i) devices.push_back({mesh::DeviceKind::kCpu, i / 4, i % 4});
@@ -235,19 +235,19 @@ TEST(MlpPlanHashTest, IsEqualForTheSameAndDiffersWhereSomethingElseWouldRun) {
   };
   move(job.given.inputs);
   move(job.given.states);
-  others["other devices"] = PlanOf(job).hash;
+  others["other devices"] = PlanOfJob(job).hash;
   job = TwoAxes();
   GiveLayer(job.given, "logits", *Layout::Parse("{*, model}", job.mesh));
-  others["another layout of a state"] = PlanOf(job).hash;
+  others["another layout of a state"] = PlanOfJob(job).hash;
   job = TwoAxes();
   job.given.inputs.insert_or_assign("x", *Layout::Parse("{*, batch}", job.mesh));
-  others["another layout of an input"] = PlanOf(job).hash;
-  others["another batch"] = PlanOf(base, {}, {.batch = 64}).hash;
-  others["another precision"] = PlanOf(base, {}, {.dtype = program::DType::kF64}).hash;
+  others["another layout of an input"] = PlanOfJob(job).hash;
+  others["another batch"] = PlanOfJob(base, {}, {.batch = 64}).hash;
+  others["another precision"] = PlanOfJob(base, {}, {.dtype = program::DType::kF64}).hash;
   // One local program; what differs is which steps it falls into, and when they come.
-  others["no chains"] = PlanOf(base, {.fuse = false}).hash;
-  others["no buckets"] = PlanOf(base, {.bucket_bytes = 0}).hash;
-  others["collectives early"] = PlanOf(base, {.overlap = true}).hash;
+  others["no chains"] = PlanOfJob(base, {.fuse = false}).hash;
+  others["no buckets"] = PlanOfJob(base, {.bucket_bytes = 0}).hash;
+  others["collectives early"] = PlanOfJob(base, {.overlap = true}).hash;
 
   std::map<uint64_t, std::string> seen = {{hash, "the plan itself"}};
   for (const auto& [what, other] : others) {
@@ -262,12 +262,12 @@ TEST(MlpPlanHashTest, OfTheCollectivesAloneFollowsTheCalls) {
   const Job job = DataParallel();
   const auto hash = [&](const Job& of, Options options, const sharding::MlpSizes& sizes) {
     options.recorded_order = true;
-    return PlanOf(of, options, sizes).CollectivesHash();
+    return PlanOfJob(of, options, sizes).CollectivesHash();
   };
   const uint64_t want = hash(job, {}, {});
   EXPECT_EQ(hash(job, {}, {.batch = 256}), want);
-  EXPECT_NE(PlanOf(job, {.recorded_order = true}, {.batch = 256}).hash,
-            PlanOf(job, {.recorded_order = true}).hash);
+  EXPECT_NE(PlanOfJob(job, {.recorded_order = true}, {.batch = 256}).hash,
+            PlanOfJob(job, {.recorded_order = true}).hash);
   EXPECT_NE(hash(job, {}, {.batch = 64}), want);
   EXPECT_NE(hash(job, {.bucket_bytes = 0}, {}), want);
   EXPECT_NE(hash(job, {}, {.widths = {784, 700, 501, 10}}), want);

@@ -8,6 +8,7 @@
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "runtime/program/registry.h"
+#include "tests/runtime/plan/plans.h"
 
 namespace meshtrain::plan {
 namespace {
@@ -16,50 +17,6 @@ using program::Builder;
 using program::DType;
 using program::Value;
 using program::Variable;
-
-// The program as it stands, for each device of `mesh`.
-sharding::Partitioned AsItStands(program::Program program, const mesh::Mesh& mesh = {}) {
-  sharding::Partitioned p;
-  p.mesh = mesh;
-  for (const auto& port : program.inputs) {
-    p.input_types.push_back(program.type(port.value));
-    p.input_layouts.push_back(mesh::Layout::Replicated(p.mesh, program.type(port.value).rank()));
-  }
-  for (const auto& state : program.states) {
-    p.state_types.push_back(program.type(state.entry));
-    p.state_layouts.push_back(mesh::Layout::Replicated(p.mesh, program.type(state.entry).rank()));
-  }
-  for (const auto& port : program.outputs) {
-    p.output_types.push_back(program.type(port.value));
-    p.output_layouts.push_back(mesh::Layout::Replicated(p.mesh, program.type(port.value).rank()));
-  }
-  for (const auto& value : program.values) {
-    p.layouts.push_back(mesh::Layout::Replicated(p.mesh, value.type.rank()));
-    p.global_dims.push_back(value.type.dims);
-  }
-  p.local = std::move(program);
-  return p;
-}
-
-// MakePlan verifies what it made (verify_test.cc shows what that finds).
-Plan PlanOf(Builder& b, const Options& options = {}, const mesh::Mesh& mesh = {}) {
-  auto program = b.Build();
-  EXPECT_TRUE(program.ok()) << program.status().ToString();
-  auto plan = MakePlan(AsItStands(*program, mesh), options);
-  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  return *plan;
-}
-
-int CountSteps(const Plan& plan, StepKind kind) {
-  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(),
-                                        [&](const Step& s) { return s.kind == kind; }));
-}
-
-int OpsInSteps(const Plan& plan) {
-  int ops = 0;
-  for (const Step& step : plan.steps) ops += static_cast<int>(step.ops.size());
-  return ops;
-}
 
 TEST(PlanTest, AnOptimizersUpdateIsOneChainThatWritesStatesInTheirPlace) {
   Builder b("adam");
@@ -158,104 +115,6 @@ TEST(PlanTest, AReshapeLeavesItsResultInTheOperandsPlace) {
   };
   EXPECT_TRUE(in_one_place(false));
   EXPECT_FALSE(in_one_place(true));
-}
-
-TEST(PlanTest, AChainStretchesItsOperandsItself) {
-  Builder b("stretched");
-  Builder::Scope scope(b);
-  const Value x = b.Input("x", {DType::kF32, {4, 8}});
-  const Value stretched = BroadcastTo(ReduceSum(x, {1}, true), {4, 8});
-  b.Output("y", x * stretched);
-  const Plan plan = PlanOf(b);
-  EXPECT_EQ(CountSteps(plan, StepKind::kFused), 1);
-  EXPECT_EQ(CountSteps(plan, StepKind::kOp), 1) << "the sum";
-  EXPECT_EQ(plan.slots[stretched.id()].kind, SlotKind::kNone) << "it is written nowhere";
-}
-
-// The gradient of relu reads its result, which is kept for the product, and not a mask of it.
-TEST(PlanTest, WhatIsReadMuchLaterIsMadeThere) {
-  Builder b("relu");
-  Builder::Scope scope(b);
-  const program::TensorType type{DType::kF32, {8, 8}};
-  const Value x = b.Input("x", type), w = b.Input("w", type);
-  const Value y = Relu(x * 2.0);
-  const Value mask = program::Cast(Greater(y, 0.0), DType::kF32);
-  b.Output("g", MatMul(MatMul(y, w), w) * mask);
-  const Plan plan = PlanOf(b);
-  EXPECT_EQ(plan.steps.size(), 4u) << plan.Report();
-  EXPECT_EQ(plan.slots[mask.id()].kind, SlotKind::kNone);
-
-  // Where the operand is kept for this alone, it is made at once.
-  Builder other("square");
-  Builder::Scope other_scope(other);
-  const Value v = other.Input("v", type), weights = other.Input("weights", type);
-  const Value u = v * 2.0;
-  const Value late = Square(u);
-  other.Output("g", MatMul(Relu(u), weights) * late);
-  const Plan at_once = PlanOf(other);
-  EXPECT_EQ(at_once.slots[u.id()].kind, SlotKind::kNone);
-  EXPECT_NE(at_once.slots[late.id()].kind, SlotKind::kNone);
-}
-
-// Softmax's gradient, y * (g - sum(y * g)): one pass, and nothing in memory but the result.
-TEST(PlanTest, AChainFoldsItsRows) {
-  Builder b("rows");
-  Builder::Scope scope(b);
-  const program::TensorType type{DType::kF32, {4, 32}};
-  const Value y = b.Input("y", type), g = b.Input("g", type);
-  b.Output("dx", y * (g - ReduceSum(y * g, {1}, true)));
-  const Plan plan = PlanOf(b, {.fewest_folded = 16});
-  EXPECT_EQ(CountSteps(plan, StepKind::kFused), 1);
-  EXPECT_EQ(plan.steps.size(), 1u);
-  EXPECT_EQ(plan.arena_bytes, 0);
-  EXPECT_EQ(PlanOf(b, {.fewest_folded = 33}).steps.size(), 3u) << "rows are shorter";
-}
-
-// A bias's gradient: the sums are made in the pass that makes what they add, which need not be
-// kept.
-TEST(PlanTest, AChainAddsItsColumns) {
-  Builder b("columns");
-  Builder::Scope scope(b);
-  const program::TensorType type{DType::kF32, {64, 8}};
-  const Value product = b.Input("y", type) * b.Input("g", type);
-  const Value sums = ReduceSum(product, {0});
-  b.Output("db", sums);
-  b.Output("total", ReduceSum(product));
-  const Plan plan = PlanOf(b, {.fewest_folded = 16});
-  EXPECT_EQ(plan.steps.size(), 1u) << plan.Report();
-  EXPECT_EQ(plan.arena_bytes, 0);
-  EXPECT_EQ(PlanOf(b, {.fewest_folded = 65}).steps.size(), 2u) << "columns are shorter";
-  EXPECT_EQ(PlanOf(b, {.fewest_folded = 0}).steps.size(), 3u);
-}
-
-// A sum of columns is there when its chain has ended: what reads it is another one.
-TEST(PlanTest, WhatReadsASumOfColumnsIsAnotherChain) {
-  for (const bool through_another : {false, true}) {
-    Builder b("centred");
-    Builder::Scope scope(b);
-    const Value y = b.Input("x", {DType::kF32, {16, 16}}) * 2.0;
-    const Value sums = ReduceSum(y, {0});
-    b.Output("z", y - (through_another ? BroadcastTo(sums, {16, 16}) : sums * 0.0625));
-    const Plan plan = PlanOf(b, {.fewest_folded = 2});
-    ASSERT_EQ(plan.steps.size(), through_another ? 2u : 3u) << plan.Report();
-    EXPECT_EQ(plan.steps[0].ops.size(), 2u) << "the product and its sums";
-    EXPECT_NE(plan.slots[sums.id()].kind, SlotKind::kNone);
-  }
-}
-
-// On a square, sums of rows may be read along each row: then all of them are made before.
-TEST(PlanTest, SumsOfRowsThatAreReadAlongARowAreMadeBefore) {
-  for (const bool through_another : {false, true}) {
-    Builder b("square");
-    Builder::Scope scope(b);
-    const Value y = b.Input("x", {DType::kF32, {16, 16}}) * 2.0;
-    const Value sums = ReduceSum(y, {1});
-    const Value along = through_another ? BroadcastTo(sums, {16, 16}) : sums;
-    b.Output("z", y + along);
-    const Plan plan = PlanOf(b, {.fewest_folded = 2});
-    EXPECT_EQ(plan.steps.size(), 2u) << plan.Report();
-    EXPECT_NE(plan.slots[sums.id()].kind, SlotKind::kNone);
-  }
 }
 
 Value AllReduce(Builder& b, const Value& x) {
@@ -488,6 +347,7 @@ TEST(PlanTest, RandomProgramsKeepEveryInvariant) {
     }
     Options options{.fuse = pick(4) != 0,
                     .fewest_folded = pick(3),
+                    .least_repeated = pick(2) * 1000,
                     .overlap = pick(2) == 0,
                     .recorded_order = pick(3) == 0};
     if (pick(2) == 0) options.finite_outputs = {"o0", "o2"};

@@ -85,7 +85,7 @@ const Case kCases[] = {
        const int at = Writer(p, LongLived(p));
        std::rotate(p.steps.begin() + at, p.steps.begin() + at + 1, p.steps.end());
      },
-     "whose place holds nothing whole"},
+     "whose place holds"},
     {"TwoLiveValuesShareAPlace",
      [](Plan& p) {
        const ValueId v = LongLived(p);
@@ -144,6 +144,25 @@ const Case kCases[] = {
     {"AnInputIsOverwritten",
      [](Plan& p) { p.slots[LongLived(p)] = p.slots[p.local().inputs[0].value]; },
      "writes to an input"},
+    {"AChainWritesBesideTheOperandItReads",
+     [](Plan& p) {
+       for (const Step& step : p.steps) {
+         if (!IsFused(step)) continue;
+         for (const ValueId w : step.writes) {
+           for (const ValueId r : step.reads) {
+             const Slot &from = p.slots[r], &to = p.slots[w];
+             if (from.kind != SlotKind::kArena || to.kind != SlotKind::kArena ||
+                 from.offset != to.offset || to.bytes < 128) {
+               continue;
+             }
+             p.slots[w].offset += 64;
+             return;
+           }
+         }
+       }
+       ADD_FAILURE() << "no chain works in place";
+     },
+     "while it reads that"},
     {"AnOpIsNotInPlaceThoughItsPlaceSaysSo",
      [](Plan& p) {
        const Step& step = p.steps[First(p, [&](const Step& s) {

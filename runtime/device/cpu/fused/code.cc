@@ -135,7 +135,7 @@ class Emitter {
     for (size_t j = static_cast<size_t>(index) + 1; j < nodes.size(); ++j) {
       if (nodes[j].dead) continue;
       for (const Source& s : nodes[j].in) {
-        if (s.value < 0) continue;
+        if (s.value < 0 || s.kind == Source::kNode) continue;
         const plan::Slot& other = making_.plan.slots[s.value];
         if (other.kind == mine.kind && other.index == mine.index &&
             other.offset < mine.offset + mine.bytes && mine.offset < other.offset + other.bytes) {
