@@ -136,7 +136,10 @@ Drawn Draw(Random* random, const std::vector<BlockOp>& ops) {
     const int there = static_cast<int>(run.values.size());
     for (int k = 0; k < *RunOperands(step.op); ++k) step.in[k] = random->Below(there);
     const bool stored = s + 1 == steps || random->Below(3) == 0 || step.op == BlockOp::kCopy;
-    if (stored) step.store = drawn.inputs + drawn.elements + drawn.stores++;
+    if (stored) {
+      step.store = drawn.inputs + drawn.elements + drawn.stores++;
+      step.streams = random->Below(2) == 0;
+    }
     if (step.op != BlockOp::kCopy) {
       step.made = there;
       run.values.push_back({.kind = RunValue::kMade});

@@ -54,6 +54,10 @@ std::optional<int> RunOperands(BlockOp op) {
 namespace {
 
 constexpr size_t kMostBytes = size_t{32} << 10;
+// How far before it is written memory is asked for. A line that several processors have read, as of
+// a weight that all multiply by, has to be taken from the others first: a store begins with that
+// when its turn has come, and the next one waits.
+constexpr int kAheadBytes = 1024;
 
 bool IsWide(const Kernels& kernels) { return std::string_view(kernels.name) == "v4"; }
 
@@ -202,6 +206,7 @@ class Assembler final : public Xbyak::CodeGenerator {
           step.made >= 0 ? V(assignment_.vector[step.made]) : Register(step.in[0], T(0));
       const Address to = ptr[PointerTo(step.store) + rax];
       if (!masked) {
+        if (step.streams) prefetchw(ptr[PointerTo(step.store) + rax + kAheadBytes]);
         vmovups(to, result);
       } else if (wide_) {
         vmovups(to | TailBits(), result);

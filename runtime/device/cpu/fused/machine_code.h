@@ -3,7 +3,8 @@
 // AVX2 or AVX-512, assembled by Xbyak; elsewhere there is none, and the loops serve.
 //
 // Kept true: the bits are those of the loops of the same instruction set, for any number of
-// elements; of NaNs any is as good as another. Nothing behind the n-th element is read or written.
+// elements; of NaNs any is as good as another. Nothing behind the n-th element is read or written
+// (a processor may be told that it will be).
 #pragma once
 
 #include <array>
@@ -39,8 +40,9 @@ struct RunStep {
   // Values; a kMade one only behind the step that makes it. kDiv has two, or three where the
   // divisor is an element: in[0] * factor * inverse, which are in[2] and in[1].
   std::array<int, 3> in = {-1, -1, -1};
-  int made = -1;   // value; -1 for kCopy, which stores and makes nothing
-  int store = -1;  // the base that it is stored to; -1: none
+  int made = -1;         // value; -1 for kCopy, which stores and makes nothing
+  int store = -1;        // the base that it is stored to; -1: none
+  bool streams = false;  // to there, block behind block
   bool operator==(const RunStep&) const = default;
 };
 

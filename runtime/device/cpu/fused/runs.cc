@@ -147,7 +147,8 @@ class Joiner {
       } else {
         for (int k = 0; k < i.operands; ++k) step.in[k] = operand(i, k);
       }
-      if (IsTensor(i.d) || IsReadLater(i.d)) step.store = i.d;
+      step.streams = IsTensor(i.d);
+      if (step.streams || IsReadLater(i.d)) step.store = i.d;
       if (i.op != BlockOp::kCopy) step.made = add({.kind = RunValue::kMade});
       value_of[i.d] = i.op == BlockOp::kCopy ? step.in[0] : step.made;
       run.steps.push_back(step);
