@@ -138,6 +138,35 @@ void ReduceSum(State& state) {
   for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());
   state.SetItemsProcessed(state.iterations() * rows * columns);
 }
+// A chain that adds columns: the sums of (x - mean)^2, mean one element for each column.
+void Squares(State& state) {
+  const int64_t rows = state.range(1), columns = state.range(2);
+  program::Builder b("squares");
+  const Value x = b.Input("x", {DType::kF32, {rows, columns}});
+  const Value mean = b.Input("mean", {DType::kF32, {columns}});
+  b.Output("sums", program::ReduceSum(Square(x - mean), {0}));
+  const auto plan = plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
+  const auto backend = device::MakeCpuBackend({.threads = static_cast<int>(state.range(0))});
+  const int64_t rank = 0;
+  const auto executable = *backend->Compile(*plan, {&rank, 1}, nullptr);
+  const auto in = *backend->Allocate(0, {DType::kF32, {rows, columns}}),
+             means = *backend->Allocate(0, {DType::kF32, {columns}}),
+             out = *backend->Allocate(0, {DType::kF32, {columns}});
+  for (auto& v : std::span(reinterpret_cast<float*>(in->host()), rows * columns)) v = 0.01f;
+  const device::DeviceBuffers buffers{
+      .inputs = {in.get(), means.get()}, .states = {}, .outputs = {out.get()}};
+  for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());
+  state.SetItemsProcessed(state.iterations() * rows * columns);
+}
+void SquaresShapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"threads", "rows", "columns"});
+  for (const int64_t threads : {1, 2}) {
+    for (const int64_t columns : {16, 32, 64, 100, 256})
+      b->Args({threads, (1 << 20) / columns, columns});
+  }
+}
+BENCHMARK(Squares)->Apply(SquaresShapes)->UseRealTime();
+
 void ReduceShapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"threads", "rows", "columns", "axis"});
   for (const int64_t threads : {1, 2}) {
