@@ -162,9 +162,23 @@ def peak_kib(pid):
         return 0
 
 
+def step_ms(seconds, whole, window=2.0):
+    """[milliseconds of a step]: the least mean over two seconds of steps, as long as a repetition of the peers with their
+    data is, and a step's share of the rest of the `whole` time from the first step's end: checkpoints, model, report."""
+    seconds, means, begin, total = seconds[1:], [], 0, 0.0
+    for end, step in enumerate(seconds, 1):
+        total += step
+        while total - seconds[begin] >= window:
+            total -= seconds[begin]
+            begin += 1
+        if total >= window or end == len(seconds) and not means:
+            means.append(total / (end - begin))
+    return [(min(means) + max(0.0, whole - sum(seconds)) / len(seconds)) * 1e3] if seconds else []
+
+
 def measure_job(args, cwd=None):
     """The real job, three times: seconds from spawn to the first line of metrics.jsonl (median), milliseconds a step
-    from there to the end, in which its model and its report are written (least), and peak memory of its largest
+    (least; step_ms), and peak memory of its largest
     process and of all its processes together, in which what they share counts for each (largest).
 
     Reading the data is part of it, which the peers' figures spare.
@@ -199,8 +213,8 @@ def measure_job(args, cwd=None):
             for watcher in watchers:
                 watcher.join()
             if result["ok"] and first:
-                count = sum('"loss"' in line for line in metrics.read_text().splitlines())
-                steps.append((time.time() - begin - first[0]) / max(1, count - 1) * 1e3)
+                rows = [json.loads(line) for line in metrics.read_text().splitlines() if '"loss"' in line]
+                steps += step_ms([row["seconds"] for row in rows], time.time() - begin - first[0])
         if not result["ok"]:
             return {"error": result["error"]}
         seconds += first[:1]

@@ -47,6 +47,13 @@ class Job(unittest.TestCase):
         self.assertGreater(figures["all_processes_mib"], 96)
         self.assertGreater(figures["first_step_s"], 0.3)
 
+    def test_a_steps_time_is_that_of_the_best_two_seconds_and_its_share_of_the_rest(self):
+        slow, fast = [0.25] * 16, [0.125] * 16
+        self.assertAlmostEqual(run_peers.step_ms([9.0] + slow + fast + slow, 10.0)[0], 125)
+        self.assertAlmostEqual(run_peers.step_ms([9.0] + slow + fast + slow, 16.0)[0], 250)
+        self.assertAlmostEqual(run_peers.step_ms([9.0, 0.1, 0.3], 0.4)[0], 200)
+        self.assertEqual(run_peers.step_ms([9.0], 1.0), [])
+
     def test_tells_a_job_that_fails(self):
         self.assertIn("exit status 3", self.measure("import sys; sys.exit(3)")["error"])
 
