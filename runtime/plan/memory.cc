@@ -162,8 +162,10 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   // the operand's place.
   std::vector<ValueId> in_place_of(local.values.size(), -1);
   const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
+  std::vector<bool> given(local.values.size(), false);  // its place, to another
   const auto leave = [&](ValueId to, ValueId from) {
     in_place_of[to] = from;
+    given[from] = true;
     ValueId first = from;  // whose place it is
     while (in_place_of[first] >= 0) first = in_place_of[first];
     dies[first] = std::max({dies[first], dies[to], last_read[to]});
@@ -186,16 +188,13 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   for (int s = 0; s < end; ++s) {
     const Step& step = plan->steps[s];
     if (step.kind != StepKind::kFused) continue;
-    std::set<ValueId> taken;
     for (const ValueId to : step.writes) {
-      if (!free(to)) continue;
+      if (!free(to) || in_place_of[to] >= 0) continue;
       const auto from = std::find_if(step.reads.begin(), step.reads.end(), [&](ValueId v) {
-        return free(v) && !taken.contains(v) && std::max(dies[v], last_read[v]) == s &&
-               overlapped[v] < s && AtTheSameIndex(local, step, v, to);
+        return free(v) && !given[v] && std::max(dies[v], last_read[v]) == s && overlapped[v] < s &&
+               AtTheSameIndex(local, step, v, to);
       });
-      if (from == step.reads.end()) continue;
-      taken.insert(*from);
-      leave(to, *from);
+      if (from != step.reads.end()) leave(to, *from);
     }
   }
   std::vector<Life> lives;
